@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "layers/rotary.h"
+#include "layers/rotary_tables.h"
 #include "octet/base/error.h"
 #include "octet/device/profile.h"
 #include "octet/ops/quantize.h"

@@ -258,9 +258,24 @@ void require_one_table(const AdapterWish& wish, const model::Architecture& archi
          "merged model");
 }
 
+/// Returns the wish with names of parameters that are modules of this model among its targets. Files of some
+/// families have one module for gate and up, with the name of a parameter of experts.
+AdapterWish of_model(AdapterWish wish, const std::vector<Module>& modules) {
+  const auto is_module = [&](const std::string& word) {
+    return std::ranges::any_of(
+        modules, [&](const Module& module) { return !of_expert(module) && named(module.name, word); });
+  };
+  for (const std::string& word : wish.parameters) {
+    if (is_module(word)) wish.targets.push_back(word);
+  }
+  std::erase_if(wish.parameters, is_module);
+  return wish;
+}
+
 /// tuning_of() for an architecture with tensors that are named like modules.
-model::Tuning tuning_by_modules(const AdapterWish& wish, const model::Architecture& architecture) {
+model::Tuning tuning_by_modules(const AdapterWish& given, const model::Architecture& architecture) {
   std::vector<Module> modules = linear_modules(architecture);
+  const AdapterWish wish = of_model(given, modules);
   model::Tuning tuning{
       .adapters = true, .modules = {}, .whole = {}, .output_rate = wish.output_rate, .only = {}};
   const bool stacked = stacks_experts(architecture);
@@ -409,8 +424,9 @@ Json target_modules(const AdapterWish& wish, const model::Architecture& architec
 
 }  // namespace
 
-Json adapter_config(const AdapterWish& wish, const model::Architecture& architecture,
+Json adapter_config(const AdapterWish& given, const model::Architecture& architecture,
                     const std::string& base) {
+  const AdapterWish wish = of_model(given, linear_modules(architecture));
   Json config{
       {"base_model_name_or_path", base},
       {"bias", "none"},

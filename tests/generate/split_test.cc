@@ -88,9 +88,10 @@ void PrintTo(const SplitSize& size, std::ostream* out) {
 
 const std::vector<SplitSize> kSizes{{1, 1}, {2, 1}, {4, 1}, {1, 2}, {2, 2}};
 
-/// Whether the model can be split in this way. Norms of olmoe read all heads, and glm4-moe-groups has two.
+/// Whether the model can be split in this way. Norms of olmoe, olmo2 and olmo3 read all heads, and
+/// glm4-moe-groups has two.
 bool splits_so(const std::string& model, const SplitSize& size) {
-  return size.tensor <= (model == "olmoe" ? 1 : model == "glm4-moe-groups" ? 2 : 4);
+  return size.tensor <= (model.starts_with("olmo") ? 1 : model == "glm4-moe-groups" ? 2 : 4);
 }
 
 /// Every model with one split, and every split. Each takes seconds.

@@ -234,7 +234,7 @@ TEST_P(ChainRule, GivesTheGradientsOfAdaptersFromThoseOfTheMergedModel) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ChainRule,
                          ::testing::Values("llama3", "mistral", "qwen2", "qwen2-tied", "qwen3", "gemma2",
-                                           "gemma3"),
+                                           "gemma3", "olmo2"),
                          [](const auto& c) {
                            std::string name = c.param;
                            std::ranges::replace(name, '-', '_');

@@ -132,7 +132,10 @@ TEST(Architecture, KeysThatChangeTheMathematicsAreRefusedByName) {
   EXPECT_TRUE(names("norm_kind", "layer"));
   EXPECT_TRUE(names("quantization_config", Json{{"quant_method", "gptq"}}));
   EXPECT_NE(refusal_with("hidden_act", "relu").find("relu"), std::string::npos);
-  EXPECT_NE(refusal_with("rope_scaling", Json{{"rope_type", "longrope"}, {"factor", 2.0}}).find("longrope"),
+  EXPECT_NE(
+      refusal_with("rope_scaling", Json{{"rope_type", "longrope"}, {"factor", 2.0}}).find("short_factor"),
+      std::string::npos);
+  EXPECT_NE(refusal_with("rope_scaling", Json{{"rope_type", "axial"}, {"factor", 2.0}}).find("axial"),
             std::string::npos);
   EXPECT_NE(refusal_with("rope_scaling", Json{{"rope_type", "linear"}}).find("factor"), std::string::npos);
   EXPECT_NE(refusal_with("rope_scaling", Json("linear")).find("rope_scaling"), std::string::npos);
@@ -299,7 +302,8 @@ TEST(Architecture, YarnWhoseNumbersMakeNoSenseIsRefusedByName) {
   EXPECT_NE(refused({{"rope_type", "linear"}, {"factor", 2.0}, {"partial_rotary_factor", 0.5}})
                 .find("partial_rotary_factor"),
             std::string::npos);
-  EXPECT_NE(refused({{"rope_type", "dynamic"}, {"factor", 2.0}}).find("dynamic"), std::string::npos);
+  EXPECT_NE(refused({{"rope_type", "dynamic"}, {"factor", -2.0}}).find("factor"), std::string::npos);
+  EXPECT_NE(refused({{"rope_type", "dynamic"}}).find("factor"), std::string::npos);
 }
 
 Json gemma3() {

@@ -1,7 +1,10 @@
 // The core against results of Hugging Face transformers for equal models.
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <string>
 
+#include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "support.h"
 #include "support/samples.h"
@@ -9,12 +12,49 @@
 namespace octet::model::testing::golden_test {
 namespace {
 
-const std::vector<std::string> kCases = {
-    "llama",    "llama3",     "llama3-tied",       "llama-mha-bias", "llama-linear-rope",
-    "mistral",  "qwen2",      "qwen2-tied",        "qwen3",          "qwen3-yarn",
-    "gemma2",   "gemma3",     "qwen3-moe-trained", "mixtral",        "qwen2-moe",
-    "olmoe",    "glm4-moe",   "glm4-moe-groups",   "gpt-oss",        "qwen3-vl",
-    "qwen2-vl", "qwen2-5-vl", "mistral3"};
+const std::vector<std::string> kCases = {"llama",
+                                         "llama3",
+                                         "llama3-tied",
+                                         "llama-mha-bias",
+                                         "llama-linear-rope",
+                                         "mistral",
+                                         "qwen2",
+                                         "qwen2-tied",
+                                         "qwen3",
+                                         "qwen3-yarn",
+                                         "gemma2",
+                                         "gemma3",
+                                         "qwen3-moe-trained",
+                                         "mixtral",
+                                         "qwen2-moe",
+                                         "olmoe",
+                                         "glm4-moe",
+                                         "glm4-moe-groups",
+                                         "gpt-oss",
+                                         "seed-oss",
+                                         "seed-oss-bias",
+                                         "gemma1",
+                                         "gemma1-bias",
+                                         "granite",
+                                         "granite-bias",
+                                         "smollm3",
+                                         "smollm3-windows",
+                                         "olmo2",
+                                         "olmo2-bias",
+                                         "olmo3",
+                                         "olmo3-types",
+                                         "exaone4",
+                                         "exaone4-full",
+                                         "hunyuan",
+                                         "hunyuan-bias",
+                                         "phi3",
+                                         "phi3-longrope",
+                                         "ministral3",
+                                         "ministral3-window",
+                                         "qwen3-vl",
+                                         "qwen2-vl",
+                                         "qwen2-5-vl",
+                                         "mistral3"};
 constexpr precision::Recipe kF32{};
 constexpr precision::Recipe kBf16{.compute = DType::bf16};
 constexpr precision::Recipe kCurrent{.kind = precision::RecipeKind::current};
@@ -71,6 +111,13 @@ void expect_gradients(const Golden& golden, const std::string& prefix, const Run
 }
 
 class GoldenModel : public ::testing::TestWithParam<std::string> {};
+
+/// Factor of bounds of gradients. In models without input norms, biases of queries and keys are much larger
+/// than the other part of their sums. A norm of all heads then removes most of the gradient, but not of its
+/// rounding errors.
+double cancellation(const Architecture& a) {
+  return !a.input_norms && a.qk_norm_of_all_heads && a.qkv_bias ? 3 : 1;
+}
 
 TEST_P(GoldenModel, LossLogitsAndEveryGradientAgree) {
   const Golden golden(GetParam());
@@ -134,7 +181,8 @@ TEST_P(GoldenModel, Bf16StaysWithinItsRounding) {
   const double error = distance(golden, "logits", result.logits);
   EXPECT_LT(error, bound);
   EXPECT_GT(error, 1e-4) << "this did not run in bf16";
-  expect_gradients(golden, "grad.", result, batch.label_tokens(), 2 * bound);
+  expect_gradients(golden, "grad.", result, batch.label_tokens(),
+                   2 * bound * cancellation(golden.architecture));
 }
 
 TEST_P(GoldenModel, AWorkerStreamAndLargerBuffersChangeNothing) {
@@ -157,7 +205,8 @@ TEST_P(GoldenModel, RowsWithoutALabelNeedNoLogits) {
   EXPECT_NEAR(all.loss_sum, few.loss_sum, 1e-7 * all.loss_sum);
   EXPECT_EQ(few.logits.size(), batch.rows.size() * static_cast<std::size_t>(golden.architecture.vocabulary));
   for (const auto& [name, gradient] : all.gradients) {
-    EXPECT_LT(relative_l2(few.gradients.at(name), gradient), 1e-6) << name;
+    EXPECT_LT(relative_l2(few.gradients.at(name), gradient), 1e-6 * cancellation(golden.architecture))
+        << name;
   }
 }
 
@@ -166,6 +215,58 @@ INSTANTIATE_TEST_SUITE_P(Cases, GoldenModel, ::testing::ValuesIn(kCases), [](con
   std::erase(name, '-');
   return name;
 });
+
+// With longrope, a document has the frequencies of its own length, whatever the lengths of others in its row.
+TEST(Longrope, DocumentsOfBothLengthsTrainAsAlone) {
+  const Golden golden("phi3-longrope");
+  const HostBatch row = read_batch(golden.file, "");
+  HostBatch batch;
+  std::vector<HostBatch> alone;
+  std::size_t at = 0;
+  for (const std::size_t length : {10u, 30u, 9u, 7u, 24u}) {
+    const std::vector<std::int32_t> ids(row.ids.begin() + static_cast<std::ptrdiff_t>(at),
+                                        row.ids.begin() + static_cast<std::ptrdiff_t>(at + length));
+    batch.add_document(ids, ids);
+    alone.emplace_back().add_document(ids, ids);
+    at += length;
+  }
+  const RunResult together = run(golden, batch, {.recipe = kF32});
+  std::vector<float> logits;
+  std::map<std::string, std::vector<float>> gradients;
+  for (const HostBatch& one : alone) {
+    const RunResult result = run(golden, one, {.recipe = kF32});
+    logits.insert(logits.end(), result.logits.begin(), result.logits.end());
+    for (const auto& [name, gradient] : result.gradients) {
+      std::vector<float>& sum = gradients[name];
+      sum.resize(gradient.size());
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += gradient[i];
+    }
+  }
+  EXPECT_LT(relative_l2(together.logits, logits), 1e-6);
+  for (const auto& [name, gradient] : together.gradients)
+    EXPECT_LT(relative_l2(gradient, gradients.at(name)), 2e-6) << name;
+  // The frequencies matter: without the long ones, the logits differ.
+  Golden plain("phi3-longrope");
+  plain.architecture.ropes.front().long_factors = plain.architecture.ropes.front().short_factors;
+  EXPECT_GT(relative_l2(run(plain, batch, {.recipe = kF32}).logits, logits), 1e-3);
+}
+
+// The frequencies of transformers would depend on the length.
+TEST(DynamicRope, RefusesDocumentsThatAreTooLong) {
+  Golden golden("llama");
+  golden.architecture.ropes.front().kind = RopeKind::dynamic;
+  const HostBatch batch = read_batch(golden.file, "");
+  golden.architecture.ropes.front().original_max_positions = batch.max_length;
+  EXPECT_LT(distance(golden, "logits", run(golden, batch, {.recipe = kF32}).logits), 3e-6);
+  golden.architecture.ropes.front().original_max_positions = batch.max_length - 1;
+  try {
+    run(golden, batch, {.recipe = kF32});
+    FAIL() << "a document is too long";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::usage);
+    EXPECT_NE(std::string(e.what()).find("max_position_embeddings"), std::string::npos) << e.what();
+  }
+}
 
 TEST(Fp8Core, CurrentScalingAgreesWithTheReferenceOfFusedOperands) {
   const Golden golden("llama3");

@@ -93,7 +93,11 @@ TEST(Layout, ShapesWithNamesHaveTheParametersOfTheirModels) {
       {"gemma-3-1b", 999885952},       {"gemma-3-270m", 268098176},
       {"gemma-3-27b", 27009346304},    {"mixtral-8x7b", 46702792704},
       {"olmoe-1b-7b", 6919161856},     {"gpt-oss-20b", 20914757184},
-      {"gpt-oss-120b", 116829156672}};
+      {"gpt-oss-120b", 116829156672},  {"gemma-2b", 2506172416},
+      {"gemma-7b", 8537680896},        {"phi-3-mini", 3821079552},
+      {"phi-3-medium", 13960238080},   {"phi-4", 14659507200},
+      {"smollm3-3b", 3075098624},      {"olmo-2-1b", 1484916736},
+      {"seed-oss-36b", 36151104512}};
   for (const auto& [name, parameters] : known)
     EXPECT_EQ(build_layout(find_shape(name)).parameter_count(), parameters) << name;
   for (const std::string& name : shape_names())
@@ -127,6 +131,14 @@ TEST(Shapes, AreFoundByTheNamesOfModelsOnTheHub) {
            {"zai-org/GLM-4.5-Air", "glm-4.5-air"},
            {"openai/gpt-oss-20b", "gpt-oss-20b"},
            {"google/gemma-2-2b-it", "gemma-2-2b"},
+           {"google/gemma-1.1-2b-it", "gemma-2b"},
+           {"microsoft/Phi-3-mini-4k-instruct", "phi-3-mini"},
+           {"microsoft/phi-4", "phi-4"},
+           {"HuggingFaceTB/SmolLM3-3B", "smollm3-3b"},
+           {"allenai/OLMo-2-1124-7B-Instruct", "olmo-2-7b"},
+           {"allenai/Olmo-3-1025-7B", "olmo-3-7b"},
+           {"ibm-granite/granite-3.3-8b-instruct", "granite-3.3-8b"},
+           {"ByteDance-Seed/Seed-OSS-36B-Instruct", "seed-oss-36b"},
            {"google/gemma-3-27b-it", "gemma-3-27b"},
            {"HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-135m"},
            {"TinyLlama/TinyLlama-1.1B-Chat-v1.0", "tinyllama-1.1b"},

@@ -102,7 +102,10 @@ TEST_P(Peft, InBf16ItIsNear) {
 INSTANTIATE_TEST_SUITE_P(Cases, Peft,
                          testing::Values("llama3-lora", "qwen2-lora", "llama3-rslora", "llama3-qv",
                                          "llama3-save", "llama3-tied-save", "llama3-patterns", "qwen3-lora",
-                                         "gemma2-lora", "llama3-dora", "qwen2-dora"),
+                                         "gemma2-lora", "llama3-dora", "qwen2-dora", "phi3-lora",
+                                         "smollm3-lora", "olmo2-lora", "olmo3-lora", "granite-lora",
+                                         "seed-oss-lora", "exaone4-lora", "hunyuan-lora", "ministral3-lora",
+                                         "gemma1-lora"),
                          [](const auto& c) {
                            std::string name = c.param;
                            std::ranges::replace(name, '-', '_');

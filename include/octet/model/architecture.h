@@ -20,7 +20,7 @@
 
 namespace octet::model {
 
-enum class RopeKind { standard, linear, llama3, yarn };
+enum class RopeKind { standard, linear, llama3, yarn, none, dynamic, longrope };
 
 /// Frequencies of a rotary embedding (Su et al. 2021) and their scaling for longer contexts.
 struct Rope {
@@ -29,18 +29,27 @@ struct Rope {
   double factor = 1.0;                      ///< linear, llama3, yarn
   double low_freq_factor = 1.0;             ///< llama3
   double high_freq_factor = 4.0;            ///< llama3
-  std::int64_t original_max_positions = 0;  ///< llama3, yarn
+  std::int64_t original_max_positions = 0;  ///< llama3, yarn, dynamic, longrope; with query_beta
   double beta_fast = 32.0;                  ///< yarn: rotations above which a frequency is kept
   double beta_slow = 1.0;                   ///< yarn: rotations below which it is divided by the factor
   bool truncate = true;                     ///< yarn: bounds of the ramp are whole dimensions
-  double attention_factor = 1.0;            ///< yarn: multiplies cosines and sines
+  double attention_factor = 1.0;            ///< yarn, longrope: multiplies cosines and sines
+  /// longrope: divisors of the frequencies, [rotated / 2], in documents of up to original_max_positions
+  /// tokens, and in longer ones (Ding et al. 2024, arXiv:2402.13753).
+  std::vector<double> short_factors, long_factors;
+  /// Rotated queries at position p are multiplied by 1 + query_beta * log(1 + floor(p /
+  /// original_max_positions)), as in Llama 4.
+  double query_beta = 0.0;
   bool operator==(const Rope&) const = default;
 };
+
+/// BlockShape::rope of a block that rotates nothing.
+inline constexpr int kNoRope = -1;
 
 /// Properties that differ between blocks.
 struct BlockShape {
   std::int64_t window = 0;        ///< a token sees itself and the window - 1 tokens before it; 0: all
-  int rope = 0;                   ///< index into Architecture::ropes
+  int rope = 0;                   ///< index into Architecture::ropes, or kNoRope
   std::int64_t intermediate = 0;  ///< width of its MLP; 0: Architecture::intermediate
   bool mixes_experts = false;     ///< Architecture::experts replaces its MLP
   bool operator==(const BlockShape&) const = default;
@@ -90,7 +99,7 @@ struct StoredWeights {
   std::set<std::string> unquantised;
 };
 
-/// A decoder-only transformer: pre-norm blocks of causal attention and a gated MLP. Each feature of a family
+/// A decoder-only transformer: blocks of causal attention and a gated MLP. Each feature of a family
 /// is a flag of this struct, so the core never tests for a family.
 struct Architecture {
   std::string model_type;  ///< "llama"
@@ -151,6 +160,21 @@ struct Architecture {
   /// Returns the number of dimensions of a head that rotate.
   std::int64_t rotated() const { return rotary_dim == 0 ? heads.head_dim : rotary_dim; }
   bool operator==(const Architecture& other) const;
+
+  bool input_norms = true;  ///< norms of the inputs of attention and MLP (pre-norm)
+  /// With qk_norm: the norms of heads follow the rotary embedding. Their names are query_layernorm and
+  /// key_layernorm.
+  bool qk_norm_last = false;
+  /// Files have one tensor for queries, keys and values, and one for gate and up. Each is one module.
+  bool fused_projections = false;
+  /// Whether embedding_scale is rounded to the dtype of the table before it multiplies.
+  bool rounds_embedding_scale = true;
+  /// Outputs of attention and MLP are multiplied by it before the stream adds them. The core divides the
+  /// stream by it instead, which no norm of the stream sees: it scales the embedding and stream_eps().
+  double residual_multiplier = 1.0;
+  double logits_divisor = 1.0;  ///< logits are divided by it, before their soft cap
+  /// The epsilon of norms of the stream.
+  double stream_eps() const { return norm_eps / (residual_multiplier * residual_multiplier); }
 };
 
 /// Reads a Hugging Face config.json with the keys of transformers 4 (rope_theta, rope_scaling) or 5
@@ -190,8 +214,10 @@ void require_splits(const Architecture& architecture, int tensor_size, int stage
 std::vector<std::string> known_families();
 
 /// Returns the inverse frequencies [head_dim / 2] in fp32, computed like in transformers (YaRN: Peng et al.
-/// 2023, arXiv:2309.00071; llama3: transformers, modeling_rope_utils.py).
-std::vector<float> inverse_frequencies(const Rope& rope, std::int64_t head_dim);
+/// 2023, arXiv:2309.00071; llama3: transformers, modeling_rope_utils.py). `long_documents`: longrope's
+/// frequencies for them. dynamic has the standard ones, as in documents of up to original_max_positions
+/// tokens.
+std::vector<float> inverse_frequencies(const Rope& rope, std::int64_t head_dim, bool long_documents = false);
 
 /// Returns, by name, all members of `architecture` that affect the results of a model with given weights.
 /// Members that only initialise or name weights are left out. So is max_positions, which is no limit of the

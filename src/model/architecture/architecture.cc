@@ -56,7 +56,8 @@ bool read_bias(Reader& config, BiasRule rule, const std::string& key) {
 }
 
 /// Whether block `i` slides when no `layer_types` say so.
-bool slides(const Family& family, std::int64_t i, bool use, std::int64_t first, std::int64_t period) {
+bool slides(const Family& family, std::int64_t i, bool use, std::int64_t first, std::int64_t period,
+            bool rotates) {
   switch (family.window) {
     case WindowRule::none:
       return false;
@@ -70,8 +71,27 @@ bool slides(const Family& family, std::int64_t i, bool use, std::int64_t first, 
       return use && i % 2 == 0 && i < first;
     case WindowRule::periodic:
       return (i + 1) % period != 0;
+    case WindowRule::without_rope:
+      return use && !rotates;
   }
   return false;
+}
+
+/// Returns for each block whether it rotates queries and keys, with the keys of SmolLM3Config.
+std::vector<bool> read_rotating_blocks(Reader& config, std::int64_t layers) {
+  const std::int64_t interval = config.size("no_rope_layer_interval", 4, kMaxLayers);
+  std::vector<bool> rotates(static_cast<std::size_t>(layers));
+  for (std::int64_t i = 0; i < layers; ++i) rotates[static_cast<std::size_t>(i)] = (i + 1) % interval != 0;
+  const Json* list = config.find("no_rope_layers");
+  if (list == nullptr) return rotates;
+  const auto is_switch = [](const Json& one) { return one == 0 || one == 1; };
+  if (!list->is_array() || list->size() < rotates.size() || !std::ranges::all_of(*list, is_switch)) {
+    refuse("'no_rope_layers' cannot be used",
+           "a list of at least " + std::to_string(layers) + " numbers: 1 for a rotary embedding, 0 for none",
+           short_json(*list), config.where());
+  }
+  for (std::size_t i = 0; i < rotates.size(); ++i) rotates[i] = (*list)[i] == 1;
+  return rotates;
 }
 
 std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::int64_t layers) {
@@ -84,7 +104,10 @@ std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::i
   const bool use = config.boolean("use_sliding_window", family.window == WindowRule::all);
   const std::int64_t first =
       json_int(config.object(), "max_window_layers", 28, 0, kMaxPositions, config.where());
-  const std::int64_t period = family.period_key.empty()
+  const Json* types = config.find("layer_types");
+  // layer_types replaces the pattern, which may then be a text.
+  if (types != nullptr && !family.period_key.empty()) config.find(std::string(family.period_key));
+  const std::int64_t period = family.period_key.empty() || types != nullptr
                                   ? family.period
                                   : config.size(std::string(family.period_key), family.period, kMaxLayers);
   if (family.window == WindowRule::none) {
@@ -94,13 +117,15 @@ std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::i
     }
     window = 0;
   }
-  const Json* types = config.find("layer_types");
   if (types != nullptr && (!types->is_array() || types->size() != blocks.size())) {
     refuse("'layer_types' does not fit", "a list of " + std::to_string(layers) + " names", short_json(*types),
            config.where());
   }
+  const std::vector<bool> rotates =
+      family.rope_by_layer ? read_rotating_blocks(config, layers) : std::vector<bool>(blocks.size(), true);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    bool sliding = slides(family, static_cast<std::int64_t>(i), use, first, period);
+    if (!rotates[i]) blocks[i].rope = kNoRope;
+    bool sliding = slides(family, static_cast<std::int64_t>(i), use, first, period, rotates[i]);
     if (types != nullptr) {
       const Json& type = (*types)[i];
       sliding = type == "sliding_attention";
@@ -114,6 +139,7 @@ std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::i
                where);
       }
     }
+    if (!sliding && family.rope_in_windows && window > 0) blocks[i].rope = kNoRope;
     if (!sliding) continue;
     blocks[i].window = window;
     if (family.local_theta > 0) blocks[i].rope = 1;
@@ -272,7 +298,9 @@ bool Architecture::operator==(const Architecture& other) const {
                     a.multimodal, a.attention_sinks, a.activation_limit, a.attention_soft_cap,
                     a.logit_soft_cap, a.ropes, a.blocks, a.experts, a.initializer_range,
                     a.embedding_initializer_range, a.tuning, a.share.tensor_rank, a.share.tensor_size,
-                    a.share.stage, a.share.stages, a.share.expert_rank, a.share.expert_size);
+                    a.share.stage, a.share.stages, a.share.expert_rank, a.share.expert_size, a.input_norms,
+                    a.qk_norm_last, a.fused_projections, a.rounds_embedding_scale, a.residual_multiplier,
+                    a.logits_divisor);
   };
   return model_type == other.model_type && scalars(*this) == scalars(other);
 }
@@ -320,7 +348,9 @@ void read_sizes(Reader& reader, Architecture& a) {
 }
 
 ops::Activation read_activation(Reader& reader, const Family& family, double& limit) {
-  const std::string name = reader.text(std::string(family.activation_key), "silu");
+  std::string name = reader.text(std::string(family.activation_key), "silu");
+  // transformers reads it so in this family, because the first published files have it.
+  if (family.gelu_is_tanh && name == "gelu") name = "gelu_pytorch_tanh";
   if (family.biased_experts) {
     limit = reader.positive("swiglu_limit", 7.0, 1e-3, 1e6);
     const double alpha = reader.positive("swiglu_alpha", 1.702);
@@ -348,6 +378,16 @@ std::int64_t read_rotary_dim(Reader& reader, std::int64_t head_dim) {
            Json(factor).dump() + " of " + std::to_string(head_dim) + " dimensions", reader.where());
   }
   return rotated == head_dim ? 0 : rotated;
+}
+
+/// Reads the multipliers of Granite. Absent keys are 1.
+void read_multipliers(Reader& reader, Architecture& a) {
+  constexpr double kLow = 1e-6, kHigh = 1e6;
+  a.embedding_scale = reader.positive("embedding_multiplier", 1.0, kLow, kHigh);
+  a.rounds_embedding_scale = false;
+  a.residual_multiplier = reader.positive("residual_multiplier", 1.0, kLow, kHigh);
+  a.attention_scale = reader.positive("attention_multiplier", 1.0, kLow, kHigh);
+  a.logits_divisor = reader.positive("logits_scaling", 1.0, kLow, kHigh);
 }
 
 /// A soft cap of a family that has such a key; null or absent: none.
@@ -446,21 +486,25 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   a.activation = read_activation(reader, family, a.activation_limit);
   a.tied = reader.boolean("tie_word_embeddings", false);
   a.qkv_bias = read_bias(reader, family.qkv_bias, "attention_bias");
-  a.output_bias = read_bias(reader, family.output_bias, "attention_bias");
+  a.output_bias = read_bias(reader, family.output_bias, std::string(family.output_bias_key));
   a.mlp_bias = read_bias(reader, family.mlp_bias, "mlp_bias");
   a.one_plus_weight = family.one_plus_weight;
   a.qk_norm = family.qk_norm;
   if (!family.qk_norm_key.empty()) a.qk_norm = reader.boolean(std::string(family.qk_norm_key), false);
   a.qk_norm_of_all_heads = family.qk_norm_of_all_heads;
+  a.qk_norm_last = family.norm_last;
+  a.fused_projections = family.fused_projections;
   if (family.clip_key && reader.find("clip_qkv") != nullptr) {
     refuse("limits of queries, keys and values are not built", "clip_qkv: null",
            short_json(*reader.find("clip_qkv")), where);
   }
   a.sublayer_norms = family.sublayer_norms;
+  a.input_norms = family.input_norms;
   if (family.scaled_embedding) a.embedding_scale = std::sqrt(static_cast<double>(a.hidden));
   auto scalar = static_cast<double>(a.heads.head_dim);
   if (family.query_scalar) scalar = reader.positive("query_pre_attn_scalar", scalar);
   a.attention_scale = 1.0 / std::sqrt(scalar);
+  if (family.multipliers) read_multipliers(reader, a);
   a.attention_soft_cap = read_cap(reader, family.attention_cap, "attn_logit_softcapping");
   a.logit_soft_cap = read_cap(reader, family.soft_caps, "final_logit_softcapping");
   a.attention_sinks = family.attention_sinks;
@@ -468,8 +512,8 @@ Architecture read_architecture(const Json& config, const std::string& where) {
       reader.find("rope_scaling") == nullptr) {
     refuse("the rotary embedding is missing", "'rope_parameters' or 'rope_scaling'", "neither", where);
   }
-  a.ropes = read_ropes(reader, family, a.heads.head_dim);
   if (family.partial_rotary) a.rotary_dim = read_rotary_dim(reader, a.heads.head_dim);
+  a.ropes = read_ropes(reader, family, a.rotated());
   a.blocks = read_blocks(reader, family, a.layers);
   read_experts(reader, family, a);
   a.initializer_range = reader.positive("initializer_range", 0.02);

@@ -5,17 +5,24 @@ namespace octet::model {
 namespace {
 
 Json facts_of(const Rope& rope) {
-  static constexpr const char* kKinds[] = {"standard", "linear", "llama3", "yarn"};
-  return Json{{"kind", kKinds[static_cast<int>(rope.kind)]},
-              {"theta", rope.theta},
-              {"factor", rope.factor},
-              {"low_freq_factor", rope.low_freq_factor},
-              {"high_freq_factor", rope.high_freq_factor},
-              {"original_max_positions", rope.original_max_positions},
-              {"beta_fast", rope.beta_fast},
-              {"beta_slow", rope.beta_slow},
-              {"truncate", rope.truncate},
-              {"attention_factor", rope.attention_factor}};
+  static constexpr const char* kKinds[] = {"standard", "linear",  "llama3",  "yarn",
+                                           "none",     "dynamic", "longrope"};
+  Json facts{{"kind", kKinds[static_cast<int>(rope.kind)]},
+             {"theta", rope.theta},
+             {"factor", rope.factor},
+             {"low_freq_factor", rope.low_freq_factor},
+             {"high_freq_factor", rope.high_freq_factor},
+             {"original_max_positions", rope.original_max_positions},
+             {"beta_fast", rope.beta_fast},
+             {"beta_slow", rope.beta_slow},
+             {"truncate", rope.truncate},
+             {"attention_factor", rope.attention_factor}};
+  if (rope.kind == RopeKind::longrope) {
+    facts["short_factors"] = rope.short_factors;
+    facts["long_factors"] = rope.long_factors;
+  }
+  if (rope.query_beta != 0) facts["query_beta"] = rope.query_beta;
+  return facts;
 }
 
 }  // namespace
@@ -49,6 +56,11 @@ Json facts_of(const Architecture& a) {
   if (a.attention_sinks) facts["attention_sinks"] = true;
   if (a.rotary_dim != 0) facts["rotary_dim"] = a.rotary_dim;
   if (a.qk_norm_of_all_heads) facts["qk_norm_of_all_heads"] = true;
+  if (a.qk_norm_last) facts["qk_norm_last"] = true;
+  if (!a.input_norms) facts["input_norms"] = false;
+  if (!a.rounds_embedding_scale) facts["rounds_embedding_scale"] = false;
+  if (a.residual_multiplier != 1) facts["residual_multiplier"] = a.residual_multiplier;
+  if (a.logits_divisor != 1) facts["logits_divisor"] = a.logits_divisor;
   for (const Rope& rope : a.ropes) facts["ropes"].push_back(facts_of(rope));
   for (std::int64_t layer = 0; layer < a.layers; ++layer) {
     const BlockShape block = a.block(layer);

@@ -22,7 +22,8 @@ enum class BiasRule { never, not_here, always, by_key };
 /// all_if_used: all blocks, if use_sliding_window is true.
 /// periodic: all blocks, except every `period`-th block.
 /// even_below_layer: every second block below max_window_layers, if use_sliding_window is true.
-enum class WindowRule { none, all, from_layer, all_if_used, periodic, even_below_layer };
+/// without_rope: blocks that rotate nothing, if use_sliding_window is true.
+enum class WindowRule { none, all, from_layer, all_if_used, periodic, even_below_layer, without_rope };
 
 /// How the config.json of a family of models is read. Rules that all families share are not here.
 struct Family {
@@ -31,6 +32,7 @@ struct Family {
   std::string_view text_class;  ///< class of a checkpoint with only the text model; empty: none
   BiasRule qkv_bias = BiasRule::never;
   BiasRule output_bias = BiasRule::never;
+  std::string_view output_bias_key = "attention_bias";
   BiasRule mlp_bias = BiasRule::never;
   WindowRule window = WindowRule::none;
   std::int64_t period = 0;
@@ -62,9 +64,23 @@ struct Family {
   bool attention_cap = false;             ///< attn_logit_softcapping is read
   std::string_view defaults;              ///< default values of the class for missing keys: a JSON object
   std::vector<std::string_view> ignored;  ///< keys that transformers does not read in this family
-  std::string_view text_model;  ///< family of `text_config`; this row then has its `defaults`; empty: none
-  bool any_text_model = false;  ///< text_config may be of any family; `defaults` are of `text_model`
-  bool flat_text = false;       ///< without text_config, the keys of the text model are in the whole config
+  bool input_norms = true;                ///< norms before attention and MLP
+  bool gelu_is_tanh = false;              ///< hidden_act "gelu" is the tanh approximation
+  bool multipliers = false;               ///< of embedding, attention, residual and logits are read
+  /// no_rope_layers, or no_rope_layer_interval, has the blocks that rotate nothing.
+  bool rope_by_layer = false;
+  bool rope_in_windows = false;  ///< if the model has a window, only blocks with it rotate
+  bool norm_last = false;        ///< with qk_norm: after the rotary embedding, under the names of HunYuan
+  bool rope_alpha = false;       ///< `alpha` of a dynamic rotary embedding is read
+  /// local_theta is the default of both bases. The key rope_theta alone may not differ from it.
+  bool one_theta = false;
+  bool query_beta = false;  ///< llama_4_scaling_beta is read
+  /// original_max_position_embeddings is read outside of rope_parameters, and older names of longrope.
+  bool phi3_rope = false;
+  bool fused_projections = false;  ///< Architecture::fused_projections
+  std::string_view text_model;     ///< family of `text_config`; this row then has its `defaults`; empty: none
+  bool any_text_model = false;     ///< text_config may be of any family; `defaults` are of `text_model`
+  bool flat_text = false;  ///< without text_config, the keys of the text model are in the whole config
   /// With text_model: older files name the text model "model.", and the head "lm_head".
   bool unprefixed_text = false;
   /// Multimodal RoPE: mrope_section and mrope_interleaved are read. All three positions of a text token are
@@ -159,6 +175,7 @@ class Reader {
 
 /// Returns the rotary embeddings of a config. Most families have one. Families with another theta for
 /// windowed layers have two: first for the full layers, then for the windowed layers.
-std::vector<Rope> read_ropes(Reader& config, const Family& family, std::int64_t head_dim);
+/// `rotated`: dimensions of a head that rotate.
+std::vector<Rope> read_ropes(Reader& config, const Family& family, std::int64_t rotated);
 
 }  // namespace octet::model

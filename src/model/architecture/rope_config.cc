@@ -53,7 +53,7 @@ std::vector<float> yarn_ramp(const Rope& rope, std::int64_t head_dim) {
 
 }  // namespace
 
-std::vector<float> inverse_frequencies(const Rope& rope, std::int64_t head_dim) {
+std::vector<float> inverse_frequencies(const Rope& rope, std::int64_t head_dim, bool long_documents) {
   std::vector<float> frequencies(static_cast<std::size_t>(head_dim / 2));
   const std::vector<float> ramp =
       rope.kind == RopeKind::yarn ? yarn_ramp(rope, head_dim) : std::vector<float>();
@@ -63,6 +63,13 @@ std::vector<float> inverse_frequencies(const Rope& rope, std::int64_t head_dim) 
     float f = 1.0f / power;
     switch (rope.kind) {
       case RopeKind::standard:
+      case RopeKind::dynamic:
+        break;
+      case RopeKind::longrope:
+        f = 1.0f / (static_cast<float>((long_documents ? rope.long_factors : rope.short_factors)[i]) * power);
+        break;
+      case RopeKind::none:
+        f = 0.0f;
         break;
       case RopeKind::linear:
         f /= static_cast<float>(rope.factor);
@@ -117,6 +124,69 @@ void read_llama3(Reader& reader, Rope& rope) {
   }
 }
 
+struct RopeDefaults {
+  double theta;
+  std::int64_t max_positions;  ///< of the model
+  std::int64_t rotated;        ///< dimensions of a head that rotate
+};
+
+/// Reads a list of positive divisors, one for each pair of dimensions.
+std::vector<double> read_divisors(Reader& reader, const std::string& key, std::int64_t count) {
+  const Json* list = reader.find(key);
+  const auto positive = [](const Json& one) {
+    return one.is_number() && one.get<double>() >= 1e-6 && one.get<double>() <= 1e6;
+  };
+  if (list == nullptr || !list->is_array() || std::ssize(*list) != count ||
+      !std::ranges::all_of(*list, positive)) {
+    refuse("'" + key + "' cannot be used",
+           "a list of " + std::to_string(count) +
+               " numbers above 0, one for each pair of dimensions that rotates",
+           list == nullptr    ? "nothing"
+           : list->is_array() ? std::to_string(list->size()) + " elements: " + short_json(*list)
+                              : short_json(*list),
+           reader.where());
+  }
+  return list->get<std::vector<double>>();
+}
+
+// The default of the attention factor is that of transformers, _compute_longrope_parameters.
+void read_longrope(Reader& reader, const Family& family, const RopeDefaults& defaults, std::int64_t original,
+                   Rope& rope) {
+  if (family.qk_norm && !family.qk_norm_of_all_heads) {
+    refuse("the rotary embedding 'longrope' is not supported together with norms of heads",
+           "default, linear, llama3 or yarn", "longrope", reader.where());
+  }
+  // Phi-3 has it outside of this object. Otherwise, it is the length of the model.
+  const std::int64_t inner =
+      reader.size("original_max_position_embeddings", defaults.max_positions, kMaxPositions);
+  rope.original_max_positions = original > 0 ? original : inner;
+  const auto before = static_cast<double>(rope.original_max_positions);
+  rope.factor = reader.positive("factor", static_cast<double>(defaults.max_positions) / before, 1e-6, 1e9);
+  const double inferred =
+      rope.factor <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(rope.factor) / std::log(before));
+  rope.attention_factor =
+      reader.positive("attention_factor", std::isfinite(inferred) ? inferred : 1.0, 1e-3, 1e3);
+  rope.short_factors = read_divisors(reader, "short_factor", defaults.rotated / 2);
+  rope.long_factors = read_divisors(reader, "long_factor", defaults.rotated / 2);
+}
+
+/// `alpha` of HunYuanDenseV1RotaryEmbedding stretches the base once and for all.
+void read_dynamic(Reader& reader, const Family& family, const RopeDefaults& defaults, Rope& rope) {
+  const double alpha = family.rope_alpha ? reader.positive("alpha", 0.0, 0.0, 1e12) : 0.0;
+  if (defaults.rotated < 4) {
+    refuse("the rotary embedding 'dynamic' needs more dimensions", "four or more dimensions that rotate",
+           std::to_string(defaults.rotated), reader.where());
+  }
+  if (alpha == 0.0) {
+    rope.original_max_positions = defaults.max_positions;
+    return;
+  }
+  const auto dim = static_cast<double>(defaults.rotated);
+  rope.kind = RopeKind::standard;
+  rope.factor = 1.0;
+  rope.theta *= std::pow(alpha, dim / (dim - 2.0));
+}
+
 /// Keys of other RoPE types, and keys of other programs. transformers ignores them with a warning.
 bool is_unread_key(std::string_view key) {
   static constexpr auto kKeys = std::to_array<std::string_view>(
@@ -125,12 +195,6 @@ bool is_unread_key(std::string_view key) {
        "truncate"});
   return std::ranges::find(kKeys, key) != kKeys.end();
 }
-
-struct RopeDefaults {
-  double theta;
-  std::int64_t max_positions;  ///< of the model
-  std::int64_t sections = 0;   ///< Family::multimodal_rope: the sum of mrope_section; 0: not read
-};
 
 /// Checks the keys of a multimodal RoPE. They have no effect on text.
 void read_sections(Reader& reader, std::int64_t sum) {
@@ -150,9 +214,9 @@ void read_sections(Reader& reader, std::int64_t sum) {
          short_json(*sections), reader.where());
 }
 
-/// `partial`: partial_rotary_factor is read elsewhere.
+/// `original`: original_max_position_embeddings outside of the object; 0: none.
 Rope read_rope_object(const Json& object, const RopeDefaults& defaults, const std::string& where,
-                      bool partial = false) {
+                      const Family& family, std::int64_t original = 0) {
   if (!object.is_object())
     refuse("the rotary embedding cannot be read", "an object", short_json(object), where);
   Reader reader(object, where);
@@ -160,29 +224,47 @@ Rope read_rope_object(const Json& object, const RopeDefaults& defaults, const st
   rope.theta = reader.positive("rope_theta", defaults.theta, 1.0, 1e15);
   const std::string old_kind = reader.text("type", "");
   std::string kind = reader.text("rope_type", old_kind.empty() ? "default" : old_kind);
-  if (defaults.sections > 0) {
-    read_sections(reader, defaults.sections);
+  if (family.multimodal_rope) {
+    read_sections(reader, defaults.rotated / 2);
     if (kind == "mrope") kind = "default";
   }
+  // The first published files of Phi-3 have these names. transformers replaces them in this family.
+  if (family.phi3_rope && (kind == "su" || kind == "yarn")) kind = "longrope";
   if (kind == "linear") {
     rope.kind = RopeKind::linear;
   } else if (kind == "llama3") {
     rope.kind = RopeKind::llama3;
   } else if (kind == "yarn") {
     rope.kind = RopeKind::yarn;
+  } else if (kind == "dynamic") {
+    rope.kind = RopeKind::dynamic;
+  } else if (kind == "longrope") {
+    rope.kind = RopeKind::longrope;
   } else if (kind != "default") {
-    refuse("the rotary embedding '" + kind + "' is not supported", "default, linear, llama3 or yarn", kind,
-           where);
+    refuse("the rotary embedding '" + kind + "' is not supported",
+           "default, linear, llama3, yarn, dynamic or longrope", kind, where);
   }
-  if (rope.kind != RopeKind::standard) {
+  if (rope.kind == RopeKind::longrope) {
+    read_longrope(reader, family, defaults, original, rope);
+  } else if (rope.kind != RopeKind::standard) {
     if (reader.find("factor") == nullptr) refuse("'factor' is missing", "a number", "nothing", where);
     rope.factor = reader.positive("factor", 1.0, 1e-3, 1e6);
   }
   if (rope.kind == RopeKind::llama3) read_llama3(reader, rope);
   if (rope.kind == RopeKind::yarn) read_yarn(reader, defaults.max_positions, rope);
+  if (rope.kind == RopeKind::dynamic) read_dynamic(reader, family, defaults, rope);
+  if (family.query_beta) {
+    rope.query_beta = reader.positive("llama_4_scaling_beta", 0.0, 0.0, 1e3);
+    if (rope.query_beta > 0) {
+      rope.original_max_positions =
+          reader.size("original_max_position_embeddings", defaults.max_positions, kMaxPositions);
+    }
+    reader.find("max_position_embeddings");  // repeats the model's
+  }
   for (const auto& [key, value] : object.items()) {
     if (reader.seen().contains(key) || value.is_null()) continue;
-    if (key == "partial_rotary_factor" && (partial || (value.is_number() && value.get<double>() == 1.0)))
+    if (key == "partial_rotary_factor" &&
+        (family.partial_rotary || (value.is_number() && value.get<double>() == 1.0)))
       continue;
     if (is_unread_key(key)) continue;
     refuse("'" + key + "' of the rotary embedding is not supported", "keys of rope_type " + kind,
@@ -218,28 +300,35 @@ const Json* parameters_of(Reader& config, const Family& family, const std::strin
   return it == parameters->end() || it->is_null() ? nullptr : &*it;
 }
 
+/// Returns rope_theta of rope_parameters as it is written.
+double base_of(const Json& parameters, double fallback) {
+  const auto found = parameters.find("rope_theta");
+  return found != parameters.end() && found->is_number() ? found->get<double>() : fallback;
+}
+
 }  // namespace
 
-std::vector<Rope> read_ropes(Reader& config, const Family& family, std::int64_t head_dim) {
+std::vector<Rope> read_ropes(Reader& config, const Family& family, std::int64_t rotated) {
   const std::int64_t max_positions = config.size("max_position_embeddings", 2048, kMaxPositions);
   const double theta = config.positive("rope_theta", family.default_theta, 1.0, 1e15);
   const Json* scaling = config.find("rope_scaling");
   const Json* parameters = parameters_of(config, family, "full_attention");
+  // In this family, transformers reads it outside of rope_parameters, with a default.
+  const std::int64_t original =
+      family.phi3_rope ? config.size("original_max_position_embeddings", 4096, kMaxPositions) : 0;
+  const RopeDefaults defaults{theta, max_positions, rotated};
   Rope rope{.theta = theta};
-  const std::int64_t sections = family.multimodal_rope ? head_dim / 2 : 0;
-  if (scaling != nullptr) {
-    rope = read_rope_object(*scaling, {theta, max_positions, sections}, config.where() + ": rope_scaling",
-                            false);
-  }
+  if (scaling != nullptr)
+    rope = read_rope_object(*scaling, defaults, config.where() + ": rope_scaling", family, original);
   if (parameters != nullptr) {
-    const Rope v5 = read_rope_object(*parameters, {theta, max_positions, sections},
-                                     config.where() + ": rope_parameters", family.partial_rotary);
+    const Rope v5 =
+        read_rope_object(*parameters, defaults, config.where() + ": rope_parameters", family, original);
     if (scaling != nullptr && !(v5 == rope)) {
       refuse("rope_parameters and rope_scaling contradict each other", "one of them",
              short_json(*parameters) + " and " + short_json(*scaling), config.where(),
              "keep rope_parameters");
     }
-    if (config.find("rope_theta") != nullptr && v5.theta != theta) {
+    if (config.find("rope_theta") != nullptr && base_of(*parameters, theta) != theta) {
       refuse("rope_parameters and rope_theta contradict each other", "one base", short_json(*parameters),
              config.where(), "keep rope_parameters");
     }
@@ -247,11 +336,22 @@ std::vector<Rope> read_ropes(Reader& config, const Family& family, std::int64_t 
   }
   if (family.local_theta <= 0) return {rope};
 
-  const double local_theta = config.positive("rope_local_base_freq", family.local_theta, 1.0, 1e15);
+  const Json* sliding = parameters_of(config, family, "sliding_attention");
+  if (family.one_theta && sliding == nullptr && theta != family.local_theta) {
+    refuse(
+        "'rope_theta' of this family means two things: transformers 4 reads it for all layers, and "
+        "transformers 5 for full-attention layers alone",
+        "rope_parameters, with a rope_theta for full_attention and one for sliding_attention",
+        "rope_theta: " + short_json(Json(theta)), config.where(), "write rope_parameters in this file");
+  }
+  const double local_theta = family.one_theta
+                                 ? family.local_theta
+                                 : config.positive("rope_local_base_freq", family.local_theta, 1.0, 1e15);
   Rope local{.theta = local_theta};
-  if (const Json* sliding = parameters_of(config, family, "sliding_attention"); sliding != nullptr) {
-    local = read_rope_object(*sliding, {local_theta, max_positions}, config.where() + ": rope_parameters");
-    if (config.find("rope_local_base_freq") != nullptr && local.theta != local_theta) {
+  if (sliding != nullptr) {
+    local = read_rope_object(*sliding, {local_theta, max_positions, rotated},
+                             config.where() + ": rope_parameters", family);
+    if (!family.one_theta && config.find("rope_local_base_freq") != nullptr && local.theta != local_theta) {
       refuse("rope_parameters and rope_local_base_freq contradict each other", "one base",
              short_json(*sliding), config.where(), "keep rope_parameters");
     }

@@ -15,7 +15,8 @@ Embedding::Embedding(GroupBuilder& group, const Architecture& a)
     : table_(group.matrix("embed", a.hidden, {{"embed_tokens.weight", a.vocabulary, kVocabulary}},
                           {.init_std = a.tied ? head_deviation(a) : a.embedding_initializer_range,
                            .gradient_by_gemm = a.tied})),
-      scale_(a.embedding_scale),
+      scale_(a.embedding_scale / a.residual_multiplier),
+      rounds_(a.rounds_embedding_scale),
       padding_id_(a.padding_id),
       sums_(a.share.sums()) {}
 
@@ -32,7 +33,7 @@ std::vector<Operation> Embedding::operations(std::int64_t tokens) const {
 
 float Embedding::scale(const Common& common) const {
   const auto scale = static_cast<float>(scale_);
-  return common.dtype == DType::bf16 ? from_bf16(to_bf16(scale)) : scale;
+  return rounds_ && common.dtype == DType::bf16 ? from_bf16(to_bf16(scale)) : scale;
 }
 
 void Embedding::forward(const Call& call, const std::int32_t* ids, const ops::Matrix& out) const {
@@ -66,6 +67,7 @@ Head::Head(GroupBuilder& group, const Architecture& a)
     : vocabulary_(vocabulary_of_share(a).count),
       width_(a.hidden),
       soft_cap_(static_cast<float>(a.logit_soft_cap)),
+      factor_(static_cast<float>(1.0 / a.logits_divisor)),
       norm_(group, "norm", a.tensor_prefix + "norm", a.hidden, a) {
   if (a.tied) return;
   weight_ = group.matrix("lm_head", a.hidden, {{a.head_name, a.vocabulary, kVocabulary}},
@@ -150,20 +152,27 @@ void Head::chunk_gradient(const Call& call, const HeadWeight& weight, const Chun
               .a = operand_of(d_logits),
               .b = operand_of(chunk.hidden),
               .d = *weight.gradient,
-              .accumulate = !weight.overwrite || chunk.first > 0});
+              .accumulate = !weight.overwrite || chunk.first > 0,
+              .factor = factor_});
   }
   if (!norm_.runs_back()) return;
-  multiply(
-      call, place_,
-      {.gemm_kind = ops::GemmKind::dgrad, .a = operand_of(d_logits), .b = weight.values, .d = chunk.hidden});
+  multiply(call, place_,
+           {.gemm_kind = ops::GemmKind::dgrad,
+            .a = operand_of(d_logits),
+            .b = weight.values,
+            .d = chunk.hidden,
+            .factor = factor_});
 }
 
 void Head::chunk_loss(const Call& call, const HeadWeight& weight, const Chunk& chunk, double* loss_sum,
                       const LogitsHook& hook) const {
   const std::int64_t rows = chunk.hidden.rows;
   const ops::Matrix logits = top(logits_, rows);
-  const ops::GemmArgs make_logits{
-      .gemm_kind = ops::GemmKind::forward, .a = operand_of(chunk.hidden), .b = weight.values, .d = logits};
+  const ops::GemmArgs make_logits{.gemm_kind = ops::GemmKind::forward,
+                                  .a = operand_of(chunk.hidden),
+                                  .b = weight.values,
+                                  .d = logits,
+                                  .factor = factor_};
   multiply(call, place_, make_logits);
   if (hook && rows > 0) {
     if (soft_cap_ > 0) ops::soft_cap(call.stream, logits, soft_cap_);
@@ -206,7 +215,11 @@ void Head::logits(const Call& call, const NormInput& stream, const HeadWeight& w
                   const std::int32_t* rows, const ops::Matrix& logits) const {
   const ops::Matrix hidden = pick(call, stream, rows, logits.rows);
   multiply(call, place_,
-           {.gemm_kind = ops::GemmKind::forward, .a = operand_of(hidden), .b = weight.values, .d = logits});
+           {.gemm_kind = ops::GemmKind::forward,
+            .a = operand_of(hidden),
+            .b = weight.values,
+            .d = logits,
+            .factor = factor_});
   if (soft_cap_ > 0) ops::soft_cap(call.stream, logits, soft_cap_);
 }
 

@@ -27,11 +27,12 @@ class Embedding {
   void backward(const Call& call, const std::int32_t* ids, const ops::ConstMatrix& d_out) const;
 
  private:
-  /// Rounded to the dtype of the table, as transformers rounds it.
+  /// Rounded to the dtype of the table if transformers rounds it (Architecture::rounds_embedding_scale).
   float scale(const Common& common) const;
 
   MatrixHandle table_;
   double scale_;
+  bool rounds_;
   std::int32_t padding_id_;
   bool sums_;  ///< sums over ranks: one rank has a token's row, the others add zeros
 };
@@ -101,6 +102,7 @@ class Head {
 
   std::int64_t vocabulary_, width_;  ///< vocabulary of the rank's share; width of the stream
   float soft_cap_;
+  float factor_;  ///< of the GEMMs: 1 / Architecture::logits_divisor
   std::optional<MatrixHandle> weight_;
   bool weight_trained_ = true;
   precision::AuditPlace place_;

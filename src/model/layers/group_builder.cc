@@ -29,6 +29,15 @@ std::vector<std::int64_t> MatrixHandle::scaled_rows(bool each_part) const {
   return each_part && part_rows_.size() > 1 ? part_rows_ : std::vector<std::int64_t>();
 }
 
+Part fused(const std::string& name, const std::vector<Part>& parts) {
+  Part all{.name = name};
+  for (const Part& part : parts) {
+    all.rows += part.rows;
+    all.runs.push_back({part.rows, part.split});
+  }
+  return all;
+}
+
 GroupBuilder::GroupBuilder(std::string name, NamePrefixes prefixes,
                            std::initializer_list<ParameterKind> kinds, const Tuning& tuning,
                            const Share& share)
@@ -131,6 +140,22 @@ VectorHandle GroupBuilder::adapter_magnitude(const std::string& module, std::int
 
 void GroupBuilder::append(TensorSpec& tensor, const Part& part, const std::string& name, std::int64_t cols,
                           const SplitRule& columns) const {
+  if (!part.runs.empty() && share_.tensor_size > 1) {
+    std::int64_t first = 0;
+    for (const Part::Run& run : part.runs) {
+      Piece rows = piece_of(run.split, run.rows, share_);
+      rows.begin += first;
+      rows.of = part.rows;
+      first += run.rows;
+      tensor.parts.push_back({.name = name,
+                              .shape = {part.rows, cols},
+                              .begin = tensor.rows * tensor.cols,
+                              .count = rows.count * tensor.cols,
+                              .cut = PartCut{.rows = rows, .cols = piece_of(columns, cols, share_)}});
+      tensor.rows += rows.count;
+    }
+    return;
+  }
   const PartCut cut{.rows = piece_of(part.split, part.rows, share_), .cols = piece_of(columns, cols, share_)};
   tensor.parts.push_back({.name = name,
                           .shape = {part.rows, cols},

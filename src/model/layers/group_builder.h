@@ -66,10 +66,19 @@ class MatrixHandle {
 
 /// A run of rows of a stored tensor, with its Hugging Face name.
 struct Part {
+  /// Rows that ranks split apart from others.
+  struct Run {
+    std::int64_t rows = 0;
+    SplitRule split = {};
+  };
   std::string name;
-  std::int64_t rows = 0;  ///< rows in the whole model
-  SplitRule split = {};   ///< how ranks split the rows
+  std::int64_t rows = 0;       ///< rows in the whole model
+  SplitRule split = {};        ///< how ranks split the rows
+  std::vector<Run> runs = {};  ///< in place of `split`: all rows, in order
 };
+
+/// Returns one part with the rows of `parts`, which ranks split as before.
+Part fused(const std::string& name, const std::vector<Part>& parts);
 
 /// Properties of a matrix other than its name and shape.
 struct MatrixTraits {

@@ -41,6 +41,7 @@ Linear::Linear(GroupBuilder& group, const LinearShape& shape)
       taken_(shape.taken),
       sources_(shape.sources),
       mixture_(shape.experts > 0),
+      reads_stream_(shape.reads_stream),
       kept_values_(shape.kept_values),
       adds_bias_(shape.adds_bias),
       weight_(group.matrix(shape.name, shape.inputs, named(shape.modules, ".weight"),
@@ -116,7 +117,7 @@ LinearLayer Linear::facts() const {
           .rows = weight_.rows(),
           .cols = weight_.cols(),
           .fp8 = true,
-          .cast_alone = kept_values_ || mixture_,
+          .cast_alone = kept_values_ || mixture_ || reads_stream_,
           .experts = experts_,
           .taken = taken_};
 }
@@ -147,7 +148,8 @@ void Linear::reserve(BlockBuffers& buffers, const Common& common) {
   input_.reserve(buffers, common,
                  {.cols = weight_.cols(),
                   .kept_values = kept_values_ || (fp8 && adapters_),
-                  .kept_operand = weight_.trained()});
+                  .kept_operand = weight_.trained(),
+                  .given = reads_stream_});
   adapters_.reserve(buffers);
 }
 

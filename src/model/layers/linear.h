@@ -23,6 +23,7 @@ struct LinearShape {
   std::vector<Part> modules;  ///< "self_attn.q_proj" with its outputs, …
   bool bias = false;
   double init_std = 0.02;
+  bool reads_stream = false;    ///< its input is the residual stream, in the buffers of the block
   bool kept_values = false;     ///< the producer of its input reads the values again in backward
   SplitRule inputs_split = {};  ///< how ranks split its inputs; its outputs are then partial sums
   bool adds_bias = true;        ///< false: another rank adds the bias to the sum
@@ -194,6 +195,7 @@ class Linear {
   const char* title_;
   std::int64_t experts_, taken_, sources_;
   bool mixture_;
+  bool reads_stream_;
   bool kept_values_;
   bool adds_bias_;
   bool passes_on_ = true;

@@ -22,6 +22,7 @@ void LinearInput::reserve(BlockBuffers& buffers, const Common& common, const Nee
   const bool remakes = common.remakes_inputs();
   const ops::Matrix shared_values = common.scratch.wide;
   if (tensor_ == precision::Quantizer::kPlain) {
+    if (needs.given) return;
     const bool own = !remakes || kept_values;
     values_ = own ? buffers.matrix("activations/linear inputs", cols, Kept::activations) : shared_values;
     return;
@@ -50,6 +51,7 @@ void LinearInput::reserve(BlockBuffers& buffers, const Common& common, const Nee
     }
   }
   values_ = {};
+  if (needs.given) return;
   if (kept_values) {
     values_ = buffers.matrix("activations/attention", cols, Kept::activations);
   } else if (common.quantizer.needs_values(tensor_)) {
@@ -84,6 +86,11 @@ void LinearInput::written(const Call& call, WriteOrder order) {
 void LinearInput::values_written(const Call& call) {
   set_operand(call.common.quantizer.prepare(call.stream, tensor_, values(call),
                                             copy_for(call, WriteOrder::any), call.pass.record));
+}
+
+void LinearInput::take(const Call& call, const ops::Matrix& values) {
+  values_ = values;
+  values_written(call);
 }
 
 ops::Operand LinearInput::copied(const Call& call, const ops::Matrix& values, bool record,

@@ -33,6 +33,7 @@ class LinearInput {
     std::int64_t cols = 0;      ///< width of the input
     bool kept_values = false;   ///< backward reads the values
     bool kept_operand = false;  ///< backward reads the operand, for the gradient of a weight
+    bool given = false;         ///< take() is called with values in other buffers
   };
   void reserve(BlockBuffers& buffers, const Common& common, const Needs& needs);
 
@@ -43,6 +44,8 @@ class LinearInput {
   void written(const Call& call, WriteOrder order);
   /// Called instead of written() if the producer wrote only the values.
   void values_written(const Call& call);
+  /// Called instead of written() if the values are in a buffer that is kept until backward has read them.
+  void take(const Call& call, const ops::Matrix& values);
   /// The operand of GEMMs.
   const ops::Operand& operand() const { return operand_; }
 

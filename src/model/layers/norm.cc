@@ -5,10 +5,10 @@
 namespace octet::model {
 
 Norm::Norm(GroupBuilder& group, const std::string& name, const std::string& module, std::int64_t width,
-           const Architecture& a)
+           const Architecture& a, bool of_stream)
     : weight_(group.vector(name, {{module + ".weight", width}}, norm_init(a))),
       width_(width),
-      eps_(static_cast<float>(a.norm_eps)),
+      eps_(static_cast<float>(of_stream ? a.stream_eps() : a.norm_eps)),
       one_plus_weight_(a.one_plus_weight) {}
 
 std::size_t Norm::workspace(const Device& device, const Common& common) const {

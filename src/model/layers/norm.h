@@ -21,8 +21,9 @@ struct NormInput {
 class Norm {
  public:
   /// `name`: the name of the stored tensor. `module`: the Hugging Face name ("input_layernorm").
+  /// `of_stream`: its input is the residual stream.
   Norm(GroupBuilder& group, const std::string& name, const std::string& module, std::int64_t width,
-       const Architecture& architecture);
+       const Architecture& architecture, bool of_stream = true);
 
   bool trained() const { return weight_.trained(); }
   /// Sets whether the gradient of its input is needed.

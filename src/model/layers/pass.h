@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "layers/rotary_tables.h"
 #include "octet/model/kv_cache.h"
 #include "octet/model/transformer.h"
 #include "octet/ops/decode_gemm.h"
@@ -103,12 +104,6 @@ inline ops::Matrix narrowed(ops::Matrix m, std::int64_t rows, std::int64_t cols)
   return m;
 }
 
-/// Cosines and sines of the angles of a rotary embedding, f32 [positions, head_dim / 2].
-struct RotaryTable {
-  const float* cosine = nullptr;
-  const float* sine = nullptr;
-};
-
 /// State that all layers of a core share.
 struct Common {
   const TransformerOptions options;
@@ -116,7 +111,7 @@ struct Common {
   precision::Quantizer quantizer;
   precision::Audit* audit = nullptr;  ///< or null
   Scratch scratch;
-  std::vector<RotaryTable> ropes;  ///< one for each of Architecture::ropes
+  std::vector<RotaryTable> ropes;  ///< see make_rotary_tables()
   DecodeQueue decode_queue;        ///< of the current pass
 
   const precision::Recipe& recipe() const { return quantizer.recipe(); }

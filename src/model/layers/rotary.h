@@ -12,15 +12,11 @@
 
 namespace octet::model {
 
-/// Computes the tables of an architecture's rotary embeddings for `positions` positions.
-std::vector<RotaryTable> make_rotary_tables(Arena& arena, const Architecture& architecture,
-                                            std::int64_t positions);
-
 /// The steps between the GEMM of queries and keys and attention: norms of the heads, if the architecture has
 /// them, and the rotary embedding.
 class Rotary {
  public:
-  /// `rope`: index into Architecture::ropes.
+  /// `rope`: index into Architecture::ropes, or kNoRope.
   Rotary(GroupBuilder& group, const Architecture& architecture, int rope);
   bool trained() const { return q_norm_.trained() || k_norm_.trained(); }
   void reserve(BlockBuffers& buffers, const Common& common);
@@ -31,7 +27,8 @@ class Rotary {
   /// In place on qkv [tokens, qkv_width].
   void forward(const Call& call, const ops::Matrix& qkv) const;
   /// Fuses the rotation into a GEMM of few tokens that computes queries, keys and values. Returns false and
-  /// leaves `of` unchanged if heads have norms, or rotate only in part.
+  /// leaves `of` unchanged if heads have norms, rotate only in part, or have different angles. Leaves it
+  /// unchanged, too, if nothing rotates.
   bool put_behind(const Call& call, ops::DecodeGemmArgs& of) const;
   /// Transforms the gradient of forward's result in place. `wanted`: formats that the reader needs. If it
   /// needs no values, the values of d_qkv may be undefined afterwards.
@@ -48,13 +45,22 @@ class Rotary {
   };
   std::array<AllHeads, 2> all_heads(const Call& call, const ops::Matrix& qkv) const;
   void backward_of_all_heads(const Call& call, const ops::Matrix& d_qkv, const Wanted& wanted) const;
-  /// Returns the rotation of heads without norms.
-  ops::RopeArgs rotation(const Call& call, const ops::Matrix& qkv) const;
+  /// Rotates queries and keys in place, or back if `inverse`. `wanted`: as for backward().
+  void rotate(const Call& call, const ops::Matrix& qkv, bool inverse, const Wanted& wanted) const;
+  /// rotate() with angles that differ between queries and keys, or between documents.
+  void rotate_apart(const Call& call, const ops::Matrix& qkv, bool inverse) const;
+  const RotaryTable& table(const Call& call) const { return call.common.ropes[rope_]; }
+  /// The table for norms of single heads.
+  const RotaryTable& table_of_norms(const Call& call) const {
+    return norm_last_ ? call.common.ropes.back() : table(call);
+  }
 
   ops::Heads heads_;
-  std::size_t rope_;
+  bool rotates_;
+  std::size_t rope_;  ///< table of the rotation, or the table that rotates nothing
   float eps_;
   std::int64_t rotated_;  ///< RopeArgs::rotated
+  bool norm_last_;        ///< norms follow the rotation
   bool all_heads_;        ///< one norm of all query heads, and one of all key heads
   bool one_plus_weight_;
   VectorHandle q_norm_, k_norm_;

@@ -11,14 +11,17 @@ namespace {
 
 LinearShape qkv_shape(const Architecture& a) {
   const std::int64_t kv = a.heads.kv_heads * a.heads.head_dim;
-  return {.name = "qkv",
-          .title = "attention q, k, v",
-          .inputs = a.hidden,
-          .modules = {{"self_attn.q_proj", a.q_width(), each_head(a.heads.head_dim)},
-                      {"self_attn.k_proj", kv, each_kv_head(a.heads.head_dim)},
-                      {"self_attn.v_proj", kv, each_kv_head(a.heads.head_dim)}},
-          .bias = a.qkv_bias,
-          .init_std = a.initializer_range};
+  LinearShape shape{.name = "qkv",
+                    .title = "attention q, k, v",
+                    .inputs = a.hidden,
+                    .modules = {{"self_attn.q_proj", a.q_width(), each_head(a.heads.head_dim)},
+                                {"self_attn.k_proj", kv, each_kv_head(a.heads.head_dim)},
+                                {"self_attn.v_proj", kv, each_kv_head(a.heads.head_dim)}},
+                    .bias = a.qkv_bias,
+                    .init_std = a.initializer_range,
+                    .reads_stream = !a.input_norms};
+  if (a.fused_projections) shape.modules = {fused("self_attn.qkv_proj", shape.modules)};
+  return shape;
 }
 
 LinearShape output_shape(const Architecture& a) {
@@ -47,11 +50,13 @@ Attention::Attention(GroupBuilder& group, const Architecture& a, std::int64_t la
       window_(a.block(layer).window),
       scale_(static_cast<float>(a.attention_scale)),
       soft_cap_(static_cast<float>(a.attention_soft_cap)),
-      norm_(group, "input_norm", "input_layernorm", a.hidden, a),
+      norm_(group, "input_norm", "input_layernorm", a),
       rotary_(group, a, a.block(layer).rope),
       qkv_(group, qkv_shape(a)),
       sinks_(sinks_of(group, a)),
-      output_(group, a, output_shape(a), "attention_output_norm", "post_attention_layernorm") {}
+      output_(group, a, output_shape(a), "attention_output_norm", "post_attention_layernorm") {
+  if (output_.norm()) norm_.set_other(*output_.norm());
+}
 
 void Attention::set_passes_on(bool passes_on) {
   norm_.set_passes_on(passes_on);
@@ -109,9 +114,8 @@ std::vector<Operation> Attention::operations(std::int64_t tokens, std::int64_t l
   return all;
 }
 
-void Attention::normalise(const Call& call, const NormInput& input) {
-  norm_.forward(call, input, qkv_.input().wanted(call, WriteOrder::rows));
-  qkv_.input().written(call, WriteOrder::rows);
+void Attention::normalise(const Call& call, const NormInput& input, const ops::Matrix& stream) {
+  norm_.forward(call, input, stream, qkv_.input());
 }
 
 void Attention::attend(const Call& call) const {
@@ -183,10 +187,10 @@ void Attention::attend_back(const Call& call, const ops::Matrix& d_out) const {
                                         .workspace = call.common.scratch.workspace});
 }
 
-void Attention::project(const Call& call, const NormInput& before) {
+void Attention::project(const Call& call, const NormInput& before, const ops::Matrix& stream) {
   const ops::Matrix qkv = top(rotated_, call.tokens);
   call.settle();
-  normalise(call, before);
+  normalise(call, before, stream);
   qkv_.forward(call, qkv);
   rotary_.forward(call, qkv);
 }
@@ -206,7 +210,7 @@ bool Attention::project_decode(const Call& call, const NormInput& before) const 
 
 void Attention::forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
                         const ops::Matrix& after) {
-  if (!project_decode(call, before)) project(call, before);
+  if (!project_decode(call, before)) project(call, before, stream);
   call.settle();
   attend(call);
   const ops::Matrix heads = output_.linear().input().values(call);
@@ -217,7 +221,7 @@ void Attention::forward(const Call& call, const NormInput& before, const ops::Ma
 }
 
 void Attention::remake_qkv(const Call& call, const ops::Matrix& stream) {
-  project(call.again(Readers::forward), {.residual = stream});
+  project(call.again(Readers::forward), {.residual = stream}, stream);
 }
 
 void Attention::backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) {
@@ -238,7 +242,7 @@ void Attention::backward(const Call& call, const ops::Matrix& stream, const ops:
   if (common.remakes_inputs()) {
     // The gradient of attention's output has overwritten the first recomputation.
     const ProfileLabel label(call.stream, "recompute");
-    normalise(call.again(Readers::backward), {.residual = stream});
+    normalise(call.again(Readers::backward), {.residual = stream}, stream);
   }
   const ops::Matrix d_normed = top(common.scratch.delta, call.tokens);
   qkv_.backward(call, d_qkv, d_operands, d_normed);

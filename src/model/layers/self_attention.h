@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "layers/input_norm.h"
 #include "layers/rotary.h"
 #include "layers/sublayer_output.h"
 
@@ -43,9 +44,9 @@ class Attention {
   void add_sinks(const Call& call) const;
   void attend_back(const Call& call, const ops::Matrix& d_out) const;
   /// Computes the input of the first GEMM from the stream.
-  void normalise(const Call& call, const NormInput& input);
+  void normalise(const Call& call, const NormInput& input, const ops::Matrix& stream);
   /// Computes rotated queries, keys and values from the stream.
-  void project(const Call& call, const NormInput& before);
+  void project(const Call& call, const NormInput& before, const ops::Matrix& stream);
   /// Like project(), but as one kernel for very few tokens. Returns false and enqueues nothing if this is not
   /// possible.
   bool project_decode(const Call& call, const NormInput& before) const;
@@ -56,7 +57,7 @@ class Attention {
   std::int64_t layer_;
   std::int64_t window_;
   float scale_, soft_cap_;
-  Norm norm_;
+  InputNorm norm_;
   Rotary rotary_;
   Linear qkv_;
   VectorHandle sinks_;  ///< [q_heads], or none

@@ -5,7 +5,7 @@ namespace octet::model {
 SublayerOutput::SublayerOutput(GroupBuilder& group, const Architecture& a, const LinearShape& linear,
                                const std::string& name, const std::string& norm)
     : sums_(a.share.sums()), linear_(group, linear) {
-  if (a.sublayer_norms) norm_.emplace(group, name, norm, a.hidden, a);
+  if (a.sublayer_norms) norm_.emplace(group, name, norm, a.hidden, a, false);
 }
 
 void SublayerOutput::set_passes_on(bool passes_on) {
@@ -71,11 +71,6 @@ void SublayerOutput::forward_decode(const Call& call, const ops::ConstMatrix& x,
 NormInput SublayerOutput::sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const {
   if (!leaves_sum(call)) return {.residual = after};
   return {.residual = before, .delta = top(call.common.scratch.delta, call.tokens), .sum = after};
-}
-
-void SublayerOutput::settle(const Call& call, const Norm& any, const ops::Matrix& before,
-                            const ops::Matrix& after) const {
-  if (leaves_sum(call)) any.add(call, sum(call, before, after));
 }
 
 // With a post-norm, the stream's gradient is not the gradient of the linear layer's output.

@@ -22,6 +22,8 @@ class SublayerOutput {
   Linear& linear() { return linear_; }
   const Linear& linear() const { return linear_; }
   bool normed() const { return norm_.has_value(); }
+  /// The post-norm, if there is one.
+  const std::optional<Norm>& norm() const { return norm_; }
   /// Whether forward() leaves a pending sum.
   bool leaves_sum(const Call& call) const { return norm_ || (sums_ && !sums_add(call)); }
   bool trained() const { return linear_.trained() || (norm_ && norm_->trained()); }
@@ -44,9 +46,6 @@ class SublayerOutput {
                       const ops::Matrix& after) const;
   /// Returns the input of the norm after the sublayer: `after`, or a pending sum of `before` and the output.
   NormInput sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const;
-
-  /// Writes a pending sum to `after`. `any`: any norm of the stream; it only adds.
-  void settle(const Call& call, const Norm& any, const ops::Matrix& before, const ops::Matrix& after) const;
 
   /// Formats that the producer of the stream's gradient must write for this sublayer besides the values.
   ops::QuantizeInto wanted(const Call& call) const;

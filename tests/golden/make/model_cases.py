@@ -72,6 +72,20 @@ def sections(theta, *three, **more):
     return rope(theta, mrope_section=list(three), **more)
 
 
+def small(**values):
+    """The size of the families of one idea each."""
+    return {**LLAMA, "intermediate_size": 96, "vocab_size": 128, "rms_norm_eps": 1e-5, **rope(10000.0), **values}
+
+
+def bare(*keys, **values):
+    """small() without keys that a class does not have."""
+    return {k: v for k, v in small(**values).items() if k not in keys}
+
+
+def yarn(theta, **more):
+    return {"rope_theta": theta, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, **more}
+
+
 LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 
 IMAGE_IDS = {"image_token_id": 186, "video_token_id": 187, "vision_start_token_id": 188, "vision_end_token_id": 189}
@@ -109,6 +123,50 @@ CASES = {
     "glm4-moe-groups": case("Glm4Moe", **glm4_moe(
         use_qk_norm=True, n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2, n_shared_experts=2,
         routed_scaling_factor=2.5, moe_intermediate_size=12)),
+    "seed-oss": case("SeedOss", **small(head_dim=24, attention_bias=True)),
+    "seed-oss-bias": case("SeedOss", **small(head_dim=16, attention_bias=True, attention_out_bias=True, mlp_bias=True,
+                                             tie_word_embeddings=True)),
+    "gemma1": case("Gemma", **bare("mlp_bias", head_dim=32, hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True)),
+    "gemma1-bias": case("Gemma", **bare("mlp_bias", head_dim=16, hidden_act="gelu", attention_bias=True)),
+    "granite": case("Granite", **small(embedding_multiplier=12.0, attention_multiplier=0.0625, residual_multiplier=0.22,
+                                       logits_scaling=8.0, tie_word_embeddings=True)),
+    "granite-bias": case("Granite", **small(embedding_multiplier=3.3, attention_multiplier=0.4, residual_multiplier=1.7,
+                                            logits_scaling=0.7, attention_bias=True, mlp_bias=True)),
+    "smollm3": case("SmolLM3", **small(num_hidden_layers=3, pad_token_id=5, no_rope_layer_interval=2, tie_word_embeddings=True,
+                                       **rope(2000000.0))),
+    "smollm3-windows": case("SmolLM3", **small(num_hidden_layers=3, pad_token_id=5, no_rope_layers=[0, 1, 0], use_sliding_window=True,
+                                               sliding_window=16, mlp_bias=True)),
+    "olmo2": case("Olmo2", **bare("mlp_bias")),
+    "olmo2-bias": case("Olmo2", **bare("mlp_bias", num_key_value_heads=4, attention_bias=True, tie_word_embeddings=True,
+                                       rms_norm_eps=1e-6)),
+    "olmo3": case("Olmo3", **bare("mlp_bias", num_hidden_layers=4, sliding_window=16,
+                                  rope_parameters={"full_attention": yarn(500000.0, attention_factor=1.2),
+                                                   "sliding_attention": {"rope_theta": 500000.0, "rope_type": "default"}})),
+    "olmo3-types": case("Olmo3", **bare("mlp_bias", sliding_window=12, attention_bias=True,
+                                        layer_types=["full_attention", "sliding_attention"],
+                                        rope_parameters={"full_attention": {"rope_theta": 100000.0, "rope_type": "default"},
+                                                         "sliding_attention": {"rope_theta": 5000.0, "rope_type": "default"}})),
+    "exaone4": case("Exaone4", **bare("mlp_bias", "attention_bias", num_hidden_layers=3, sliding_window=16,
+                                      sliding_window_pattern=2)),
+    "exaone4-full": case("Exaone4", **bare("mlp_bias", "attention_bias", sliding_window=None, tie_word_embeddings=True,
+                                           layer_types=["full_attention"] * 2,
+                                           **rope(1000000.0, rope_type="llama3", factor=8.0, low_freq_factor=1.0,
+                                                  high_freq_factor=4.0, original_max_position_embeddings=32))),
+    "hunyuan": case("HunYuanDenseV1", **bare("mlp_bias", head_dim=16, tie_word_embeddings=True,
+                                             **rope(10000.0, rope_type="dynamic", factor=1.0, alpha=1000.0))),
+    "hunyuan-bias": case("HunYuanDenseV1", **bare("mlp_bias", head_dim=32, attention_bias=True)),
+    "phi3": case("Phi3", **bare("mlp_bias", "attention_bias", pad_token_id=5, num_key_value_heads=4, sliding_window=16)),
+    "phi3-longrope": case("Phi3", **bare(
+        "mlp_bias", "attention_bias", pad_token_id=5, original_max_position_embeddings=24, tie_word_embeddings=True,
+        **rope(10000.0, rope_type="longrope", partial_rotary_factor=0.75, short_factor=[1.0, 1.1, 1.3, 1.6, 2.0, 2.5],
+               long_factor=[1.5, 2.0, 3.0, 5.0, 9.0, 17.0]))),
+    "ministral3": case("Ministral3", **bare(
+        "mlp_bias", "attention_bias", head_dim=16,
+        rope_parameters=yarn(1000000.0, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0,
+                             llama_4_scaling_beta=0.5))),
+    "ministral3-window": case("Ministral3", **bare(
+        "mlp_bias", "attention_bias", head_dim=32, sliding_window=16, tie_word_embeddings=True,
+        rope_parameters=yarn(10000.0, original_max_position_embeddings=10, llama_4_scaling_beta=0.2))),
     "gpt-oss": case("GptOss", **gpt_oss(num_local_experts=4, num_experts_per_tok=2)),
     "qwen3-vl": wrapper(
         "Qwen3VL", [], {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "patch_size": 4,
@@ -149,7 +207,13 @@ def legacy_config(name):
         return legacy_wrapper(name)
     config = {k: v for k, v in found["config"].items() if k not in ("rope_parameters", "use_cache")}
     ropes = found["config"]["rope_parameters"]
-    if "full_attention" in ropes:
+    if found["kind"] == "Olmo3":
+        full, sliding = ropes["full_attention"], ropes["sliding_attention"]
+        if sliding["rope_theta"] != 500000.0:
+            config["rope_parameters"] = ropes  # transformers 4 had one base
+        else:
+            config |= {"rope_theta": full["rope_theta"], "rope_scaling": without("rope_theta", full)}
+    elif "full_attention" in ropes:
         config |= {"rope_theta": ropes["full_attention"]["rope_theta"],
                    "rope_local_base_freq": ropes["sliding_attention"]["rope_theta"]}
     else:
@@ -158,7 +222,8 @@ def legacy_config(name):
             config["partial_rotary_factor"] = ropes["partial_rotary_factor"]
         if ropes["rope_type"] != "default":
             config["rope_scaling"] = ropes
-    model_type = {"Gemma3Text": "gemma3_text", "Qwen3Moe": "qwen3_moe", "Qwen2Moe": "qwen2_moe", "Glm4Moe": "glm4_moe", "GptOss": "gpt_oss"}.get(found["kind"], found["kind"].lower())
+    model_type = {"Gemma3Text": "gemma3_text", "Qwen3Moe": "qwen3_moe", "Qwen2Moe": "qwen2_moe", "Glm4Moe": "glm4_moe", "GptOss": "gpt_oss",
+                  "SeedOss": "seed_oss", "HunYuanDenseV1": "hunyuan_v1_dense"}.get(found["kind"], found["kind"].lower())
     architecture = {"Gemma3Text": "Gemma3ForCausalLM"}.get(found["kind"], found["kind"] + "ForCausalLM")
     return {"model_type": model_type, **config, "architectures": [architecture], "torch_dtype": found["kept"]}
 

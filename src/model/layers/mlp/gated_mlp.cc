@@ -14,12 +14,15 @@ std::int64_t width_of(const Architecture& a, std::int64_t layer) {
 }
 
 LinearShape gate_up_shape(const Architecture& a, std::int64_t width) {
-  return {.name = "gate_up",
-          .title = "MLP gate, up",
-          .inputs = a.hidden,
-          .modules = {{"mlp.gate_proj", width, kEven}, {"mlp.up_proj", width, kEven}},
-          .bias = a.mlp_bias,
-          .init_std = a.initializer_range};
+  LinearShape shape{.name = "gate_up",
+                    .title = "MLP gate, up",
+                    .inputs = a.hidden,
+                    .modules = {{"mlp.gate_proj", width, kEven}, {"mlp.up_proj", width, kEven}},
+                    .bias = a.mlp_bias,
+                    .init_std = a.initializer_range,
+                    .reads_stream = !a.input_norms};
+  if (a.fused_projections) shape.modules = {fused("mlp.gate_up_proj", shape.modules)};
+  return shape;
 }
 
 LinearShape down_shape(const Architecture& a, std::int64_t width) {
@@ -43,9 +46,11 @@ const char* mlp_norm_name(const Architecture& a) {
 GatedMlp::GatedMlp(GroupBuilder& group, const Architecture& a, std::int64_t layer)
     : width_(piece_of(kEven, width_of(a, layer), a.share).count),
       activation_(a.activation),
-      norm_(group, "mlp_norm", mlp_norm_name(a), a.hidden, a),
+      norm_(group, "mlp_norm", mlp_norm_name(a), a),
       gate_up_(group, gate_up_shape(a, width_of(a, layer))),
-      output_(group, a, down_shape(a, width_of(a, layer)), "mlp_output_norm", "post_feedforward_layernorm") {}
+      output_(group, a, down_shape(a, width_of(a, layer)), "mlp_output_norm", "post_feedforward_layernorm") {
+  if (output_.norm()) norm_.set_other(*output_.norm());
+}
 
 void GatedMlp::set_passes_on(bool passes_on) {
   norm_.set_passes_on(passes_on);
@@ -77,9 +82,8 @@ std::vector<Operation> GatedMlp::operations(std::int64_t tokens) const {
   return all;
 }
 
-void GatedMlp::normalise(const Call& call, const NormInput& input) {
-  norm_.forward(call, input, gate_up_.input().wanted(call, WriteOrder::rows));
-  gate_up_.input().written(call, WriteOrder::rows);
+void GatedMlp::normalise(const Call& call, const NormInput& input, const ops::Matrix& stream) {
+  norm_.forward(call, input, stream, gate_up_.input());
 }
 
 void GatedMlp::activate(const Call& call) {
@@ -111,7 +115,7 @@ void GatedMlp::forward(const Call& call, const NormInput& before, const ops::Mat
                        const ops::Matrix& after) {
   if (forward_decode(call, before, stream, after)) return;
   call.settle();
-  normalise(call, before);
+  normalise(call, before, stream);
   gate_up_.forward(call, top(gated_, call.tokens));
   activate(call);
   // Backward reads the MLP's output only for the norm of it.
@@ -139,7 +143,7 @@ void GatedMlp::backward(const Call& call, const ops::Matrix& stream, const ops::
   const auto d_operands = gate_up_.gradient_written(call, gated);
   if (common.remakes_inputs()) {
     const ProfileLabel label(call.stream, "recompute");
-    normalise(again, {.residual = stream});
+    normalise(again, {.residual = stream}, stream);
   }
   const ops::Matrix d_normed = top(common.scratch.delta, call.tokens);
   gate_up_.backward(call, gated, d_operands, d_normed);

@@ -2,8 +2,8 @@
 
 #include <vector>
 
+#include "layers/input_norm.h"
 #include "layers/linear.h"
-#include "layers/norm.h"
 #include "layers/sublayer_output.h"
 #include "octet/model/work.h"
 
@@ -77,13 +77,13 @@ class GatedMlp final : public Mlp {
     return output_.sum(call, before, after);
   }
   void settle(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const override {
-    output_.settle(call, norm_, before, after);
+    if (output_.leaves_sum(call)) norm_.add(call, output_.sum(call, before, after));
   }
   ops::QuantizeInto wanted(const Call& call) const override { return output_.wanted(call); }
 
  private:
   /// Computes the input of the first GEMM from the stream.
-  void normalise(const Call& call, const NormInput& input);
+  void normalise(const Call& call, const NormInput& input, const ops::Matrix& stream);
   /// Like forward(), but as two kernels for very few tokens. Returns false and enqueues nothing if this is
   /// not possible.
   bool forward_decode(const Call& call, const NormInput& before, const ops::Matrix& stream,
@@ -93,7 +93,7 @@ class GatedMlp final : public Mlp {
 
   std::int64_t width_;
   ops::Activation activation_;
-  Norm norm_;
+  InputNorm norm_;
   Linear gate_up_;
   SublayerOutput output_;
   ops::Matrix gated_;  ///< [tokens, 2 * width]: gate and up, then their gradient
