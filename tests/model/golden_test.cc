@@ -205,7 +205,9 @@ TEST_P(GoldenModel, RowsWithoutALabelNeedNoLogits) {
   EXPECT_NEAR(all.loss_sum, few.loss_sum, 1e-7 * all.loss_sum);
   EXPECT_EQ(few.logits.size(), batch.rows.size() * static_cast<std::size_t>(golden.architecture.vocabulary));
   for (const auto& [name, gradient] : all.gradients) {
-    EXPECT_LT(relative_l2(few.gradients.at(name), gradient), 1e-6 * cancellation(golden.architecture))
+    // A bias of keys changes all scores of a query by nearly the same amount, so large addends cancel.
+    const double bound = name.ends_with("k_proj.bias") ? 2e-6 : 1e-6;
+    EXPECT_LT(relative_l2(few.gradients.at(name), gradient), bound * cancellation(golden.architecture))
         << name;
   }
 }

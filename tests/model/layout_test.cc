@@ -97,7 +97,12 @@ TEST(Layout, ShapesWithNamesHaveTheParametersOfTheirModels) {
       {"gemma-7b", 8537680896},        {"phi-3-mini", 3821079552},
       {"phi-3-medium", 13960238080},   {"phi-4", 14659507200},
       {"smollm3-3b", 3075098624},      {"olmo-2-1b", 1484916736},
-      {"seed-oss-36b", 36151104512}};
+      {"seed-oss-36b", 36151104512},   {"granite-3.3-2b", 2533539840},
+      {"granite-3.3-8b", 8170864640},  {"olmo-2-7b", 7298617344},
+      {"olmo-2-13b", 13716198400},     {"olmo-2-32b", 32234279936},
+      {"olmo-3-7b", 7298011136},       {"olmo-3-32b", 32233522176},
+      {"exaone-4.0-1.2b", 1279391488}, {"phi-3.5-mini", 3821079552},
+      {"phi-4-mini", 3836021760}};
   for (const auto& [name, parameters] : known)
     EXPECT_EQ(build_layout(find_shape(name)).parameter_count(), parameters) << name;
   for (const std::string& name : shape_names())
@@ -144,6 +149,24 @@ TEST(Shapes, AreFoundByTheNamesOfModelsOnTheHub) {
            {"TinyLlama/TinyLlama-1.1B-Chat-v1.0", "tinyllama-1.1b"},
            {"models/Llama-3.2-1B", "llama-3.2-1b"},
            {"Llama-3.1-8B-Instruct", "llama-3.1-8b"},
+           {"google/gemma-7b-it", "gemma-7b"},
+           {"ibm-granite/granite-3.3-2b-instruct", "granite-3.3-2b"},
+           {"ibm-granite/granite-3.3-8b-base", "granite-3.3-8b"},
+           {"HuggingFaceTB/SmolLM3-3B-Base", "smollm3-3b"},
+           {"allenai/OLMo-2-0425-1B-Instruct", "olmo-2-1b"},
+           {"allenai/OLMo-2-1124-7B", "olmo-2-7b"},
+           {"allenai/OLMo-2-1124-13B-Instruct", "olmo-2-13b"},
+           {"allenai/OLMo-2-0325-32B-Instruct", "olmo-2-32b"},
+           {"allenai/Olmo-3-7B-Instruct", "olmo-3-7b"},
+           {"allenai/Olmo-3-7B-Think", "olmo-3-7b"},
+           {"allenai/Olmo-3-1125-32B", "olmo-3-32b"},
+           {"allenai/Olmo-3-32B-Think", "olmo-3-32b"},
+           {"LGAI-EXAONE/EXAONE-4.0-1.2B", "exaone-4.0-1.2b"},
+           {"LGAI-EXAONE/EXAONE-4.0-32B", "exaone-4.0-32b"},
+           {"microsoft/Phi-3-mini-128k-instruct", "phi-3.5-mini"},
+           {"microsoft/Phi-3.5-mini-instruct", "phi-3.5-mini"},
+           {"microsoft/Phi-4-mini-instruct", "phi-4-mini"},
+           {"microsoft/Phi-4-reasoning", "phi-4"},
            // Other models, other weights, and paths.
            {"Qwen/Qwen2.5-VL-7B-Instruct", ""},
            {"meta-llama/Llama-3.2-11B-Vision", ""},

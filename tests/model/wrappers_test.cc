@@ -118,8 +118,8 @@ TEST(Wrappers, WrongSectionsAndPartsAreRefused) {
   config["text_config"]["rope_scaling"]["mrope_interleaved"] = 3;
   expect_refused(config, "mrope_interleaved");
   config = parsed(kQwen3Vl);
-  config["text_config"]["rope_scaling"]["rope_type"] = "dynamic";
-  expect_refused(config, "dynamic");
+  config["text_config"]["rope_scaling"]["rope_type"] = "proportional";
+  expect_refused(config, "proportional");
   config = parsed(kQwen3Vl);
   config.erase("text_config");
   expect_refused(config, "'text_config' is missing");
