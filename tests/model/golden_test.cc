@@ -50,7 +50,17 @@ const std::vector<std::string> kCases = {"llama",
                                          "phi3",
                                          "phi3-longrope",
                                          "ministral3",
-                                         "ministral3-window"};
+                                         "ministral3-window",
+                                         "glm4",
+                                         "glm4-tied",
+                                         "ernie4-5",
+                                         "ernie4-5-bias",
+                                         "starcoder2",
+                                         "starcoder2-untied",
+                                         "cohere2",
+                                         "cohere2-untied",
+                                         "apertus",
+                                         "apertus-tied"};
 constexpr precision::Recipe kF32{};
 constexpr precision::Recipe kBf16{.compute = DType::bf16};
 constexpr precision::Recipe kCurrent{.kind = precision::RecipeKind::current};

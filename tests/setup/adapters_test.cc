@@ -105,7 +105,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, Peft,
                                          "gemma2-lora", "llama3-dora", "qwen2-dora", "phi3-lora",
                                          "smollm3-lora", "olmo2-lora", "olmo3-lora", "granite-lora",
                                          "seed-oss-lora", "exaone4-lora", "hunyuan-lora", "ministral3-lora",
-                                         "gemma1-lora"),
+                                         "gemma1-lora", "glm4-lora", "ernie4-5-lora", "starcoder2-lora",
+                                         "cohere2-lora", "apertus-lora"),
                          [](const auto& c) {
                            std::string name = c.param;
                            std::ranges::replace(name, '-', '_');

@@ -62,6 +62,9 @@ constexpr auto kBeginnings = std::to_array<std::pair<std::string_view, std::stri
     {"olmo-3-1125-", "olmo-3-"},
     {"phi-3-mini-4k", "phi-3-mini"},
     {"phi-3-medium-4k", "phi-3-medium"},
+    {"glm-z1-", "glm-4-"},
+    {"c4ai-command-r7b-12-2024", "command-r7b"},
+    {"c4ai-command-a-03-2025", "command-a"},
 });
 
 /// Endings that do not change a shape.
@@ -80,6 +83,7 @@ constexpr auto kEndings = std::to_array<std::string_view>({
     "-2407",
     "-2501",
     "-2507",
+    "-2509",
     "-v0.1",
     "-v1.0",
     "-v0.6",
@@ -253,6 +257,28 @@ Json family_keys(const std::string& family) {
   } else if (family == "gemma") {
     keys = {{"model_type", "gemma"},           {"head_dim", 256},      {"hidden_act", "gelu_pytorch_tanh"},
             {"max_position_embeddings", 8192}, {"rms_norm_eps", 1e-6}, {"rope_theta", 10000.0}};
+  } else if (family == "glm4") {
+    keys.update({{"model_type", family},
+                 {"head_dim", 128},
+                 {"attention_bias", true},
+                 {"partial_rotary_factor", 0.5},
+                 {"max_position_embeddings", 32768},
+                 {"rope_theta", 10000.0}});
+  } else if (family == "ernie4_5") {
+    keys.update({{"model_type", family}, {"head_dim", 128}});
+  } else if (family == "starcoder2") {
+    keys = {{"model_type", family},
+            {"sliding_window", 4096},
+            {"max_position_embeddings", 16384},
+            {"rope_theta", 1000000.0}};
+  } else if (family == "cohere2") {
+    keys = {{"model_type", family}, {"logit_scale", 0.25}, {"rope_theta", 50000.0}};
+  } else if (family == "apertus") {
+    keys.update({{"model_type", family},
+                 {"hidden_act", "xielu"},
+                 {"max_position_embeddings", 65536},
+                 {"rope_theta", 12000000.0},
+                 {"rope_scaling", llama3_scaling(8.0)}});
   } else if (family == "gemma2" || family == "gemma3_text") {
     keys = {{"model_type", family},
             {"head_dim", 256},
@@ -285,6 +311,12 @@ struct Shape {
 constexpr std::array kShapes{
     Shape{"gemma-2b", "gemma", 2048, 16384, 18, 8, 1, 256000, true},
     Shape{"gemma-7b", "gemma", 3072, 24576, 28, 16, 16, 256000, true},
+    Shape{"apertus-70b", "apertus", 8192, 43008, 80, 64, 8, 131072},
+    Shape{"apertus-8b", "apertus", 4096, 21504, 32, 32, 8, 131072},
+    Shape{"command-a", "cohere2", 12288, 36864, 64, 96, 8, 256000, true,
+          R"({"max_position_embeddings": 131072})"},
+    Shape{"command-r7b", "cohere2", 4096, 14336, 32, 32, 8, 256000, true},
+    Shape{"ernie-4.5-0.3b", "ernie4_5", 1024, 3072, 18, 16, 2, 103424, true},
     Shape{"gemma-2-27b", "gemma2", 4608, 36864, 46, 32, 16, 256000, true,
           R"({"head_dim": 128, "query_pre_attn_scalar": 144})"},
     Shape{"gemma-2-2b", "gemma2", 2304, 9216, 26, 8, 4, 256000, true},
@@ -297,6 +329,8 @@ constexpr std::array kShapes{
     Shape{"gemma-3-27b", "gemma3_text", 5376, 21504, 62, 32, 16, 262208, true,
           R"({"head_dim": 128, "query_pre_attn_scalar": 168})"},
     Shape{"gemma-3-4b", "gemma3_text", 2560, 10240, 34, 8, 4, 262208, true},
+    Shape{"glm-4-32b-0414", "glm4", 6144, 23040, 61, 48, 2, 151552, false, R"({"attention_bias": false})"},
+    Shape{"glm-4-9b-0414", "glm4", 4096, 13696, 40, 32, 2, 151552},
     Shape{"glm-4.5", "glm4_moe", 5120, 12288, 92, 96, 8, 151552, false,
           R"({"moe_intermediate_size": 1536, "n_routed_experts": 160, "first_k_dense_replace": 3,
               "routed_scaling_factor": 2.5, "use_qk_norm": true})"},
@@ -360,6 +394,10 @@ constexpr std::array kShapes{
     Shape{"smollm2-135m", "smollm2", 576, 1536, 30, 9, 3, 49152, true},
     Shape{"smollm2-360m", "smollm2", 960, 2560, 32, 15, 5, 49152, true},
     Shape{"smollm3-3b", "smollm3", 2048, 11008, 36, 16, 4, 128256, true},
+    Shape{"starcoder2-15b", "starcoder2", 6144, 24576, 40, 48, 4, 49152, false,
+          R"({"rope_theta": 100000.0})"},
+    Shape{"starcoder2-3b", "starcoder2", 3072, 12288, 30, 24, 2, 49152, true, R"({"rope_theta": 999999.44})"},
+    Shape{"starcoder2-7b", "starcoder2", 4608, 18432, 32, 36, 4, 49152, true},
     Shape{"tiny", "llama3", 128, 384, 4, 4, 2, 4096},
     Shape{"tinyllama-1.1b", "llama2", 2048, 5632, 22, 32, 4, 32000, false,
           R"({"max_position_embeddings": 2048})"},
