@@ -154,7 +154,7 @@ void initialise(Stream& stream, const TensorSpec& tensor, const Initialisation& 
       ops::random_normal(stream, args);
     } else if (tensor.init == InitRule::uniform) {
       put(stream, uniform_values(part, what.seed, from - part.begin, to - from), what.dtype, out);
-    } else if (tensor.init == InitRule::ones || tensor.init == InitRule::row_norms) {
+    } else if (tensor.init != InitRule::zeros) {
       check(what.dtype == DType::f32, "a tensor with one initial value is stored in f32");
       ops::fill(stream, reinterpret_cast<float*>(out), tensor.init == InitRule::ones ? 1.0f : tensor.init_std,
                 to - from);

@@ -12,6 +12,7 @@ void gated_activation(Stream& stream, const GatedActivationArgs& args) {
   check(!args.out.data || (is_matrix(args.out) && args.out.dtype == args.gate_up.dtype &&
                            args.out.rows == args.gate_up.rows && args.out.cols == args.gate_up.cols / 2),
         "gated_activation: out must be [rows, width] of gate_up's dtype");
+  check(args.activation != Activation::xielu, "gated_activation: xielu is an activation without a gate");
   check(args.limit > 0.0f, "gated_activation: the limit is above 0");
   check(is_request(args.quantize) || is_row_request(args.quantize),
         "gated_activation: an FP8 copy needs an FP8 format and a scale");
@@ -30,6 +31,8 @@ void gated_activation_backward(Stream& stream, const GatedActivationBackwardArgs
                                      : empty || args.quantize.row || args.quantize.transposed,
       "gated_activation_backward: d_gate_up must have the shape and dtype of gate_up, or only an FP8 copy is "
       "wanted");
+  check(args.activation != Activation::xielu,
+        "gated_activation_backward: xielu is an activation without a gate");
   check(args.limit > 0.0f, "gated_activation_backward: the limit is above 0");
   check(is_request(args.quantize), "gated_activation_backward: an FP8 copy needs an FP8 format and a scale");
   OCTET_DISPATCH(stream, gated_activation_backward, args);

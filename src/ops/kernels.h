@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "octet/ops/activation.h"
 #include "octet/ops/attention_sinks.h"
 #include "octet/ops/block_quantize.h"
 #include "octet/ops/cross_entropy.h"
@@ -14,6 +15,7 @@
 #include "octet/ops/embedding.h"
 #include "octet/ops/expert_bias.h"
 #include "octet/ops/gated_activation.h"
+#include "octet/ops/layer_norm.h"
 #include "octet/ops/normed_rope.h"
 #include "octet/ops/optimizer.h"
 #include "octet/ops/quantize.h"
@@ -124,6 +126,8 @@ inline QuantizeArgs matrix_of(const QuantizeEachArgs& a, std::int64_t i) {
 #define OCTET_ROW_OPS(OP)                                    \
   OP(rms_norm, RmsNormArgs)                                  \
   OP(rms_norm_backward, RmsNormBackwardArgs)                 \
+  OP(layer_norm, LayerNormArgs)                              \
+  OP(layer_norm_backward, LayerNormBackwardArgs)             \
   OP(attention_sinks, AttentionSinksArgs)                    \
   OP(attention_sinks_backward, AttentionSinksBackwardArgs)   \
   OP(expert_bias, ExpertBiasArgs)                            \
@@ -133,6 +137,8 @@ inline QuantizeArgs matrix_of(const QuantizeEachArgs& a, std::int64_t i) {
   OP(rope, RopeArgs)                                         \
   OP(normed_rope, NormedRopeArgs)                            \
   OP(normed_rope_backward, NormedRopeBackwardArgs)           \
+  OP(activation, ActivationArgs)                             \
+  OP(activation_backward, ActivationBackwardArgs)            \
   OP(gated_activation, GatedActivationArgs)                  \
   OP(gated_activation_backward, GatedActivationBackwardArgs) \
   OP(embedding, EmbeddingArgs)                               \

@@ -127,7 +127,7 @@ std::set<std::string> names_in_model(const model::ParameterLayout& layout) {
 }
 
 /// Throws Error for routers with a value that is not finite: they would send every token to the same experts.
-/// Vectors that are never trained are their biases.
+/// Vectors that are never trained are their biases, and numbers of activations.
 void require_finite_routers(const model::ParameterLayout& layout, const BaseWeights& weights,
                             const std::string& folder) {
   for (const model::GroupSpec& group : layout.groups) {
@@ -138,8 +138,10 @@ void require_finite_routers(const model::ParameterLayout& layout, const BaseWeig
           std::vector<float> values(static_cast<std::size_t>(part.count));
           const std::string name = name_in_model(part.name);
           weights.read({name, DType::f32, part.shape, 0, part.count, values.data()});
-          weights::require_finite(name, values.data(), part.count, DType::f32, folder,
-                                  "fetch the weights again, or take another model: a router must be finite");
+          const std::string what = router.init == model::InitRule::value ? "it" : "a router";
+          weights::require_finite(
+              name, values.data(), part.count, DType::f32, folder,
+              "fetch the weights again, or take another model: " + what + " must be finite");
         }
       }
     }

@@ -335,14 +335,24 @@ const char* const kEveryModel[] = {"llama",
                                    "phi3-longrope",
                                    "ministral3",
                                    "ministral3-window",
+                                   "glm4",
+                                   "glm4-tied",
+                                   "ernie4-5",
+                                   "ernie4-5-bias",
+                                   "starcoder2",
+                                   "starcoder2-untied",
+                                   "cohere2",
+                                   "cohere2-untied",
+                                   "apertus",
+                                   "apertus-tied",
                                    "qwen3-vl",
                                    "qwen2-vl",
                                    "qwen2-5-vl",
                                    "mistral3"};
 
 // A model of each kind of tensor names and blocks.
-const char* const kSomeModels[] = {"llama3-tied",       "qwen2",   "gemma3",
-                                   "qwen3-moe-trained", "mixtral", "glm4-moe"};
+const char* const kSomeModels[] = {"llama3-tied", "qwen2", "gemma3",     "qwen3-moe-trained", "mixtral",
+                                   "glm4-moe",    "glm4",  "starcoder2", "cohere2",           "apertus"};
 
 std::vector<Case> cases_of(std::span<const char* const> models, bool whole) {
   std::vector<Case> cases;

@@ -23,12 +23,34 @@ inline Json golden_reference(const std::string& name) {
 
 /// The reference models with answers.
 inline std::vector<std::string> golden_models() {
-  return {"gemma2",   "gemma3",     "llama-linear-rope", "llama3",
-          "mistral",  "qwen2",      "qwen3-moe",         "qwen3-yarn",
-          "qwen3",    "olmoe",      "glm4-moe-groups",   "gpt-oss",
-          "seed-oss", "gemma1",     "granite-bias",      "smollm3-windows",
-          "olmo2",    "olmo3",      "exaone4",           "hunyuan",
-          "phi3",     "ministral3", "qwen3-vl"};
+  return {"gemma2",
+          "gemma3",
+          "llama-linear-rope",
+          "llama3",
+          "mistral",
+          "qwen2",
+          "qwen3-moe",
+          "qwen3-yarn",
+          "qwen3",
+          "olmoe",
+          "glm4-moe-groups",
+          "gpt-oss",
+          "seed-oss",
+          "gemma1",
+          "granite-bias",
+          "smollm3-windows",
+          "olmo2",
+          "olmo3",
+          "exaone4",
+          "hunyuan",
+          "phi3",
+          "ministral3",
+          "glm4",
+          "ernie4-5",
+          "starcoder2",
+          "cohere2",
+          "apertus",
+          "qwen3-vl"};
 }
 
 /// Returns the name as a part of a test's name.

@@ -117,6 +117,47 @@ TEST(Rope, APartOfEachHeadTurns) {
   }
 }
 
+TEST(Rope, NeighboursTurnIfPairsAreInterleaved) {
+  for (const DType dtype : kComputeTypes) {
+    for (const auto& [dim, rotated] :
+         {std::pair<std::int64_t, std::int64_t>{128, 0}, {128, 64}, {64, 0}, {10, 6}}) {
+      for (const std::int64_t tokens : {1, 3, 129, 256}) {
+        const Heads heads{.q_heads = 6, .kv_heads = 2, .head_dim = dim};
+        const std::int64_t gap = tokens == 129 ? 3 : 0, half = (rotated == 0 ? dim : rotated) / 2;
+        const Tensor qkv = Tensor::random(dtype, tokens, heads.qkv_width(), 1, 1, gap);
+        std::vector<float> cosines, sines;
+        for (std::int64_t i = 0; i < 300 * half; ++i) {
+          cosines.push_back(static_cast<float>(std::cos(0.37 * static_cast<double>(i))));
+          sines.push_back(static_cast<float>(std::sin(0.37 * static_cast<double>(i))));
+        }
+        std::vector<std::int32_t> positions;
+        for (std::int64_t t = 0; t < tokens; ++t)
+          positions.push_back(static_cast<std::int32_t>((t * 37) % 300));
+        both(
+            [&, rotated = rotated](Side& s) {
+              RopeArgs args{.qkv = s.put(qkv),
+                            .heads = heads,
+                            .positions = s.put(positions),
+                            .cosine = s.put(cosines),
+                            .sine = s.put(sines),
+                            .rotated = rotated,
+                            .interleaved = true};
+              rope(s, args);
+              s.out("rotated", args.qkv);
+              args.qkv = s.put(qkv);
+              args.inverse = true;
+              Copies copies(s, DType::e5m2, tokens, heads.qkv_width());
+              args.quantize = copies.into;
+              rope(s, args);
+              copies.hold_to(args.qkv);
+              s.out("rotated back", args.qkv);
+            },
+            {.relative = 1e-6, .absolute = 1e-6, .bf16_steps = 1.01});
+      }
+    }
+  }
+}
+
 TEST(NormedRope, ForwardAndBackward) {
   for (const DType dtype : kComputeTypes) {
     for (const std::int64_t dim : {2, 10, 64, 80, 128, 256}) {

@@ -28,7 +28,7 @@ Weights random_weights(const ParameterLayout& layout) {
       for (const TensorSpec& t : segment.tensors) {
         for (const NamedPart& part : t.parts) {
           Named& w = weights[part.name];
-          w.rows = part.shape.front(), w.cols = part.count / w.rows;
+          w.rows = part.shape.empty() ? 1 : part.shape.front(), w.cols = part.count / w.rows;
           const bool norm = part.name.find("norm.weight") != std::string::npos;
           const bool magnitude = part.name.ends_with("magnitude_vector");
           const double size = part.name.find("lora_") != std::string::npos && !magnitude
@@ -37,7 +37,11 @@ Weights random_weights(const ParameterLayout& layout) {
           const std::uint64_t seed = hash64(part.name, 11);
           for (std::int64_t i = 0; i < part.count; ++i) {
             const double x = normal(seed, RandomUse::data, static_cast<std::uint64_t>(i));
-            w.values.push_back(magnitude ? 1.2 + 0.3 * x : norm ? 1 + 0.1 * x : size * x);
+            const double fixed = static_cast<double>(t.init_std);
+            w.values.push_back(part.shape.empty() ? fixed
+                               : magnitude        ? 1.2 + 0.3 * x
+                               : norm             ? 1 + 0.1 * x
+                                                  : size * x);
           }
         }
       }
@@ -235,6 +239,46 @@ TEST_P(ChainRule, GivesTheGradientsOfAdaptersFromThoseOfTheMergedModel) {
 INSTANTIATE_TEST_SUITE_P(Families, ChainRule,
                          ::testing::Values("llama3", "mistral", "qwen2", "qwen2-tied", "qwen3", "gemma2",
                                            "gemma3", "olmo2"),
+                         [](const auto& c) {
+                           std::string name = c.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+// Families with other names of modules, parallel blocks or MLPs without a gate.
+class FamilyChainRule : public ChainRule {
+ protected:
+  /// Adapters of all modules of linear layers that end with `end`.
+  static Tuning of_modules(const Architecture& a, const std::string& end, const AdapterShape& shape) {
+    Tuning tuning{.adapters = true};
+    for (const GroupSpec& group : build_layout(a).groups) {
+      for (const SegmentSpec& segment : group.segments) {
+        for (const TensorSpec& t : segment.tensors) {
+          for (const NamedPart& part : t.parts) {
+            const std::string module = part.name.substr(0, part.name.rfind('.'));
+            if (t.fp8 && module.ends_with(end)) tuning.modules[module] = shape;
+          }
+        }
+      }
+    }
+    return tuning;
+  }
+};
+
+TEST_P(FamilyChainRule, GivesTheGradientsOfAdaptersFromThoseOfTheMergedModel) {
+  const Architecture a = read_architecture(golden_folder(GetParam()));
+  for (const bool dora : {false, true}) {
+    const AdapterShape shape{.rank = 3, .factor = 1.7, .dora = dora};
+    for (const Recompute level : {Recompute::none, Recompute::norms, Recompute::qkv, Recompute::full})
+      expect(of_modules(a, "", shape), false, level);
+    expect(of_modules(a, "q_proj", shape), false, Recompute::none);
+    expect(of_modules(a, a.names.up.empty() ? "down_proj" : std::string(a.names.up), shape), false,
+           Recompute::none);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, FamilyChainRule,
+                         ::testing::Values("glm4", "ernie4-5", "starcoder2", "cohere2", "apertus"),
                          [](const auto& c) {
                            std::string name = c.param;
                            std::ranges::replace(name, '-', '_');

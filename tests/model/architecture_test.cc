@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
+#include <map>
 #include <set>
 
 #include "octet/base/error.h"
@@ -624,6 +626,134 @@ TEST(Architecture, GptOssIsReadWithTheDefaultsOfItsClass) {
   config = gpt_oss();
   config.erase("rope_scaling");
   EXPECT_NE(refusal(config).find("'rope_parameters' or 'rope_scaling'"), std::string::npos);
+}
+
+/// A published config.json of each family, with the keys that transformers does not read.
+Json published(const std::string& family) {
+  const std::string common = R"("vocab_size": 512, "hidden_size": 64, "intermediate_size": 96,
+    "num_hidden_layers": 8, "num_attention_heads": 4, "use_cache": true, "torch_dtype": "bfloat16",
+    "transformers_version": "4.48.0.dev0", "initializer_range": 0.02, "bos_token_id": 5,
+    "eos_token_id": 2, )";
+  const std::map<std::string, std::string> files{
+      {"glm4", R"("architectures": ["Glm4ForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
+        "head_dim": 16, "hidden_act": "silu", "max_position_embeddings": 32768, "num_key_value_heads": 2,
+        "pad_token_id": 151329, "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+        "tie_word_embeddings": false)"},
+      {"ernie4_5", R"("architectures": ["Ernie4_5ForCausalLM"], "hidden_act": "silu", "head_dim": 16,
+        "max_position_embeddings": 131072, "num_key_value_heads": 2, "pad_token_id": 0,
+        "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "rope_scaling": null, "use_bias": false,
+        "tie_word_embeddings": true)"},
+      {"starcoder2", R"("architectures": ["Starcoder2ForCausalLM"], "activation_function": "gelu",
+        "attention_dropout": 0.1, "attention_softmax_in_fp32": true, "embedding_dropout": 0.1,
+        "hidden_act": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-05, "max_position_embeddings": 16384,
+        "mlp_type": "default", "norm_epsilon": 1e-05, "norm_type": "layer_norm", "num_key_value_heads": 2,
+        "residual_dropout": 0.1, "rope_theta": 999999.44, "scale_attention_softmax_in_fp32": true,
+        "scale_attn_weights": true, "sliding_window": 4096, "use_bias": true)"},
+      {"cohere2", R"("architectures": ["Cohere2ForCausalLM"], "attention_bias": false,
+        "attention_dropout": 0.0, "cache_implementation": "hybrid", "head_dim": 16, "hidden_act": "silu",
+        "layer_norm_eps": 1e-05, "layer_switch": 4, "logit_scale": 0.25, "max_position_embeddings": 8192,
+        "num_key_value_heads": 2, "order_of_interleaved_layers": "local_attn_first", "pad_token_id": 0,
+        "position_embedding_type": "rope_gptj", "rope_scaling": null, "rope_theta": 50000.0,
+        "rotary_pct": 1.0, "sliding_window": 4096, "sliding_window_pattern": 4,
+        "use_embedding_sharing": true, "use_gated_activation": true, "use_parallel_block": true,
+        "use_parallel_embedding": true, "use_qk_norm": false)"},
+      {"apertus", R"("architectures": ["ApertusForCausalLM"], "attention_bias": false,
+        "attention_dropout": 0.0, "hidden_act": "xielu", "hidden_dropout": 0.0,
+        "max_position_embeddings": 65536, "mlp_bias": false, "num_key_value_heads": 2, "pad_token_id": 3,
+        "post_norm": false, "qk_norm": true, "rms_norm_eps": 1e-05, "rope_theta": 12000000.0,
+        "rope_scaling": {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192, "rope_type": "llama3", "type": "llama3"},
+        "tie_word_embeddings": false)"}};
+  return parse_json("{\"model_type\": \"" + family + "\", " + common + files.at(family) + "}", "test");
+}
+
+TEST(Architecture, PublishedFilesOfFamiliesWithTheirOwnBlocksAreRead) {
+  const Architecture glm = read_architecture(published("glm4"), "test");
+  EXPECT_TRUE(glm.interleaved_rotary && glm.sublayer_norms && glm.qkv_bias && !glm.output_bias);
+  EXPECT_EQ(glm.rotary_dim, 8);
+  EXPECT_TRUE(glm.fused_gate_up && !glm.fused_projections);
+  EXPECT_EQ(glm.padding_id, -1) << "outside of the vocabulary";
+  const Architecture ernie = read_architecture(published("ernie4_5"), "test");
+  EXPECT_TRUE(ernie.interleaved_rotary && ernie.tied && !ernie.qkv_bias && !ernie.mlp_bias);
+  EXPECT_EQ(ernie.rotary_dim, 0);
+  EXPECT_EQ(ernie.padding_id, 0);
+  const Architecture code = read_architecture(published("starcoder2"), "test");
+  EXPECT_TRUE(code.layer_norm && code.norm_bias && !code.gated && code.tied);
+  EXPECT_TRUE(code.qkv_bias && code.output_bias && code.mlp_bias && !code.parallel);
+  EXPECT_EQ(code.activation, ops::Activation::gelu_tanh);
+  EXPECT_EQ(code.norm_eps, 1e-5);
+  EXPECT_EQ(code.block(7).window, 4096);
+  const Architecture command = read_architecture(published("cohere2"), "test");
+  EXPECT_TRUE(command.layer_norm && !command.norm_bias && command.parallel && command.gated);
+  EXPECT_TRUE(command.interleaved_rotary && command.tied);
+  EXPECT_EQ(command.logits_divisor, 4);
+  for (std::int64_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(command.block(i).window, i % 4 == 3 ? 0 : 4096) << i;
+    EXPECT_EQ(command.block(i).rope, i % 4 == 3 ? kNoRope : 0) << i;
+  }
+  const Architecture swiss = read_architecture(published("apertus"), "test");
+  EXPECT_TRUE(swiss.qk_norm && !swiss.gated && !swiss.tied && !swiss.layer_norm);
+  EXPECT_EQ(swiss.activation, ops::Activation::xielu);
+  EXPECT_EQ(swiss.ropes.at(0).kind, RopeKind::llama3);
+  EXPECT_EQ(swiss.names.input_norm, "attention_layernorm");
+}
+
+TEST(Architecture, MissingKeysOfTheseFamiliesHaveTheDefaultsOfTheirClasses) {
+  const auto without = [](const std::string& family, std::initializer_list<const char*> keys) {
+    Json config = published(family);
+    for (const char* key : keys) config.erase(key);
+    return read_architecture(config, "test");
+  };
+  const Architecture glm =
+      without("glm4", {"head_dim", "partial_rotary_factor", "attention_bias", "rms_norm_eps"});
+  EXPECT_EQ(glm.heads.head_dim, 128);
+  EXPECT_EQ(glm.rotary_dim, 64);
+  EXPECT_EQ(glm.norm_eps, 1.5625e-7);
+  EXPECT_TRUE(glm.qkv_bias);
+  const Architecture ernie = without("ernie4_5", {"head_dim", "rope_theta", "tie_word_embeddings"});
+  EXPECT_EQ(ernie.heads.head_dim, 128);
+  EXPECT_EQ(ernie.ropes.at(0).theta, 500000.0);
+  EXPECT_TRUE(ernie.tied);
+  const Architecture code = without("starcoder2", {"use_bias", "hidden_act", "sliding_window"});
+  EXPECT_TRUE(code.mlp_bias);
+  EXPECT_EQ(code.activation, ops::Activation::gelu_tanh);
+  EXPECT_EQ(code.block(0).window, 0);
+  const Architecture command =
+      without("cohere2", {"logit_scale", "sliding_window", "sliding_window_pattern", "head_dim"});
+  EXPECT_EQ(command.logits_divisor, 16);
+  EXPECT_EQ(command.block(2).window, 4096);
+  EXPECT_EQ(command.block(3).window, 0);
+  EXPECT_EQ(without("apertus", {"hidden_act"}).activation, ops::Activation::xielu);
+}
+
+TEST(Architecture, ValuesThatTheseFamiliesDoNotHaveAreRefusedByName) {
+  const auto refused = [](const std::string& family, const std::string& key, const Json& value) {
+    Json config = published(family);
+    config[key] = value;
+    return refusal(config).find(key) != std::string::npos;
+  };
+  EXPECT_TRUE(refused("cohere2", "logit_scale", -0.25));
+  EXPECT_TRUE(refused("cohere2", "logit_scale", 0));
+  EXPECT_TRUE(refused("cohere2", "layer_norm_eps", -1e-5));
+  EXPECT_TRUE(refused("cohere2", "layer_types", Json::array({"full_attention"})));
+  EXPECT_TRUE(refused("cohere2", "layer_types", Json::array({1, 2, 3, 4, 5, 6, 7, 8})));
+  EXPECT_TRUE(refused("cohere2", "sliding_window_pattern", 0));
+  EXPECT_TRUE(refused("cohere2", "sliding_window", nullptr));
+  EXPECT_TRUE(refused("cohere2", "rms_norm_eps", 1e-5));
+  EXPECT_TRUE(refused("starcoder2", "hidden_act", "relu"));
+  EXPECT_TRUE(refused("starcoder2", "norm_epsilon", 0));
+  EXPECT_TRUE(refused("starcoder2", "use_bias", "yes"));
+  EXPECT_TRUE(refused("starcoder2", "attention_bias", true));
+  EXPECT_TRUE(refused("apertus", "mlp_bias", true));
+  EXPECT_TRUE(refused("apertus", "hidden_dropout", 0.1));
+  EXPECT_TRUE(refused("ernie4_5", "hidden_act", "xielu"));
+  EXPECT_TRUE(refused("ernie4_5", "partial_rotary_factor", 0.5));
+  EXPECT_TRUE(refused("ernie4_5", "moe_num_experts", 64));
+  EXPECT_TRUE(refused("glm4", "partial_rotary_factor", 1.5));
+  EXPECT_TRUE(refused("glm4", "partial_rotary_factor", 0.01));
+  Json config = published("apertus");
+  config.erase("rope_scaling");
+  EXPECT_NE(refusal(config).find("rope_parameters"), std::string::npos) << "its class has a scaling";
 }
 
 TEST(Architecture, OlmoeIsReadWithTheDefaultsOfItsClass) {

@@ -93,23 +93,46 @@ class Decoder {
 };
 
 TEST(Decode, PromptsInPiecesAndTokensInTurnGiveTheLogitsOfTheWhole) {
-  for (const char* name : {"llama",           "llama3-tied",
-                           "llama-mha-bias",  "llama-linear-rope",
-                           "mistral",         "qwen2",
-                           "qwen3",           "qwen3-yarn",
-                           "gemma2",          "gemma3",
-                           "qwen2-moe",       "olmoe",
-                           "glm4-moe",        "glm4-moe-groups",
-                           "gpt-oss",         "seed-oss",
-                           "seed-oss-bias",   "gemma1",
-                           "gemma1-bias",     "granite",
-                           "granite-bias",    "smollm3",
-                           "smollm3-windows", "olmo2",
-                           "olmo2-bias",      "olmo3",
-                           "olmo3-types",     "exaone4",
-                           "exaone4-full",    "hunyuan",
-                           "hunyuan-bias",    "phi3",
-                           "ministral3",      "ministral3-window"}) {
+  for (const char* name : {"llama",
+                           "llama3-tied",
+                           "llama-mha-bias",
+                           "llama-linear-rope",
+                           "mistral",
+                           "qwen2",
+                           "qwen3",
+                           "qwen3-yarn",
+                           "gemma2",
+                           "gemma3",
+                           "qwen2-moe",
+                           "olmoe",
+                           "glm4-moe",
+                           "glm4-moe-groups",
+                           "gpt-oss",
+                           "seed-oss",
+                           "seed-oss-bias",
+                           "gemma1",
+                           "gemma1-bias",
+                           "granite",
+                           "granite-bias",
+                           "smollm3",
+                           "smollm3-windows",
+                           "olmo2",
+                           "olmo2-bias",
+                           "olmo3",
+                           "olmo3-types",
+                           "exaone4",
+                           "exaone4-full",
+                           "hunyuan",
+                           "hunyuan-bias",
+                           "phi3",
+                           "ministral3",
+                           "ministral3-window",
+                           "glm4",
+                           "ernie4-5-bias",
+                           "starcoder2",
+                           "cohere2",
+                           "cohere2-untied",
+                           "apertus"}) {
     Decoder decoder(name, {});
     // The prompts of all three documents, mixed in one call, into slots in another order …
     std::vector<Place> prompt;
@@ -181,7 +204,8 @@ TEST(Decode, LogitsWithoutRoomAndTooManyTokensAreRefused) {
 }
 
 TEST(Plan, ADryDeviceReservesWhatACpuReserves) {
-  for (const char* name : {"llama3", "qwen3-moe-trained", "olmoe", "glm4-moe-groups", "gpt-oss"}) {
+  for (const char* name :
+       {"llama3", "qwen3-moe-trained", "olmoe", "glm4-moe-groups", "gpt-oss", "glm4", "cohere2", "apertus"}) {
     const Architecture a = read_architecture(golden_folder(name));
     for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::qkv, Recompute::full}) {
       for (const precision::RecipeKind kind :

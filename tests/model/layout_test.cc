@@ -102,7 +102,11 @@ TEST(Layout, ShapesWithNamesHaveTheParametersOfTheirModels) {
       {"olmo-2-13b", 13716198400},     {"olmo-2-32b", 32234279936},
       {"olmo-3-7b", 7298011136},       {"olmo-3-32b", 32233522176},
       {"exaone-4.0-1.2b", 1279391488}, {"phi-3.5-mini", 3821079552},
-      {"phi-4-mini", 3836021760}};
+      {"phi-4-mini", 3836021760},      {"ernie-4.5-0.3b", 360748032},
+      {"glm-4-9b-0414", 9400279040},   {"glm-4-32b-0414", 32566081536},
+      {"command-r7b", 8027801600},     {"command-a", 111057580032},
+      {"starcoder2-3b", 3030371328},   {"starcoder2-7b", 7173923840},
+      {"starcoder2-15b", 15957889024}, {"apertus-8b", 8053338176}};
   for (const auto& [name, parameters] : known)
     EXPECT_EQ(build_layout(find_shape(name)).parameter_count(), parameters) << name;
   for (const std::string& name : shape_names())
@@ -135,6 +139,13 @@ TEST(Shapes, AreFoundByTheNamesOfModelsOnTheHub) {
            {"allenai/OLMoE-1B-7B-0924-Instruct", "olmoe-1b-7b"},
            {"zai-org/GLM-4.5-Air", "glm-4.5-air"},
            {"openai/gpt-oss-20b", "gpt-oss-20b"},
+           {"zai-org/GLM-4-9B-0414", "glm-4-9b-0414"},
+           {"zai-org/GLM-Z1-32B-0414", "glm-4-32b-0414"},
+           {"baidu/ERNIE-4.5-0.3B-PT", "ernie-4.5-0.3b"},
+           {"baidu/ERNIE-4.5-0.3B-Base-PT", "ernie-4.5-0.3b"},
+           {"bigcode/starcoder2-15b-instruct-v0.1", "starcoder2-15b"},
+           {"CohereLabs/c4ai-command-r7b-12-2024", "command-r7b"},
+           {"swiss-ai/Apertus-8B-Instruct-2509", "apertus-8b"},
            {"google/gemma-2-2b-it", "gemma-2-2b"},
            {"google/gemma-1.1-2b-it", "gemma-2b"},
            {"microsoft/Phi-3-mini-4k-instruct", "phi-3-mini"},
@@ -167,6 +178,12 @@ TEST(Shapes, AreFoundByTheNamesOfModelsOnTheHub) {
            {"microsoft/Phi-3.5-mini-instruct", "phi-3.5-mini"},
            {"microsoft/Phi-4-mini-instruct", "phi-4-mini"},
            {"microsoft/Phi-4-reasoning", "phi-4"},
+           {"microsoft/Phi-3-medium-4k-instruct", "phi-3-medium"},
+           {"zai-org/GLM-4-32B-0414", "glm-4-32b-0414"},
+           {"zai-org/GLM-Z1-9B-0414", "glm-4-9b-0414"},
+           {"CohereLabs/c4ai-command-a-03-2025", "command-a"},
+           {"bigcode/starcoder2-3b", "starcoder2-3b"},
+           {"swiss-ai/Apertus-70B-2509", "apertus-70b"},
            // Other models, other weights, and paths.
            {"Qwen/Qwen2.5-VL-7B-Instruct", ""},
            {"meta-llama/Llama-3.2-11B-Vision", ""},

@@ -52,7 +52,7 @@ TEST(Rope, TheTableEndsWithItsLastPosition) {
 
 /// `rotated`: dimensions of a head that rotate; 0: all.
 void expect_rotation(std::int64_t tokens, const Heads& heads, DType dtype, bool inverse,
-                     std::int64_t rotated = 0) {
+                     std::int64_t rotated = 0, bool interleaved = false) {
   SCOPED_TRACE(testing::Message() << tokens << " tokens, head_dim " << heads.head_dim << " " << name_of(dtype)
                                   << ", " << rotated << " rotate");
   CpuStream stream;
@@ -70,13 +70,15 @@ void expect_rotation(std::int64_t tokens, const Heads& heads, DType dtype, bool 
                 .sine = table.sine.data(),
                 .inverse = inverse,
                 .quantize = copy.into(),
-                .rotated = rotated});
+                .rotated = rotated,
+                .interleaved = interleaved});
   for (std::int64_t t = 0; t < tokens; ++t) {
     for (std::int64_t h = 0; h < heads.q_heads + 2 * heads.kv_heads; ++h) {
       for (std::int64_t c = h * heads.head_dim + 2 * half; c < (h + 1) * heads.head_dim; ++c)
         ASSERT_EQ(y.at(t, c), x.at(t, c)) << "it does not rotate";
       for (std::int64_t i = 0; i < half; ++i) {
-        const std::int64_t ca = h * heads.head_dim + i, cb = ca + half;
+        const std::int64_t ca = h * heads.head_dim + (interleaved ? 2 * i : i);
+        const std::int64_t cb = ca + (interleaved ? 1 : half);
         const double a = x.at(t, ca), b = x.at(t, cb);
         if (h >= heads.q_heads + heads.kv_heads) {
           ASSERT_EQ(y.at(t, ca), a);  // values are not rotated
@@ -129,6 +131,18 @@ TEST(Rope, APartOfEachHeadTurnsAndTheRestStays) {
                         .sine = table.sine.data(),
                         .rotated = rotated};
     EXPECT_THROW(rope(stream, args), std::logic_error) << rotated;
+  }
+}
+
+TEST(Rope, NeighboursTurnIfPairsAreInterleaved) {
+  for (const DType dtype : kComputeTypes) {
+    for (const bool inverse : {false, true}) {
+      for (const std::int64_t tokens : kRows) {
+        expect_rotation(tokens, {.q_heads = 4, .kv_heads = 2, .head_dim = 64}, dtype, inverse, 0, true);
+        expect_rotation(tokens, {.q_heads = 3, .kv_heads = 1, .head_dim = 10}, dtype, inverse, 6, true);
+      }
+      expect_rotation(3, {.q_heads = 2, .kv_heads = 1, .head_dim = 48}, dtype, inverse, 24, true);
+    }
   }
 }
 

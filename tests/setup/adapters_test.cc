@@ -105,7 +105,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, Peft,
                                          "gemma2-lora", "llama3-dora", "qwen2-dora", "phi3-lora",
                                          "smollm3-lora", "olmo2-lora", "olmo3-lora", "granite-lora",
                                          "seed-oss-lora", "exaone4-lora", "hunyuan-lora", "ministral3-lora",
-                                         "gemma1-lora"),
+                                         "gemma1-lora", "glm4-lora", "ernie4-5-lora", "starcoder2-lora",
+                                         "cohere2-lora", "apertus-lora"),
                          [](const auto& c) {
                            std::string name = c.param;
                            std::ranges::replace(name, '-', '_');
@@ -452,6 +453,25 @@ TEST(AdapterTargets, OfGptOssAreAttentionOrParametersOfExperts) {
   EXPECT_ERROR("no module of the model is called 'gate_proj'",
                tuning_of({.rank = 4, .targets = {"gate_proj"}}, a));
   EXPECT_ERROR("embed_tokens, lm_head, router", tuning_of({.rank = 4, .whole = {"gate"}}, a));
+}
+
+// Files of phi3 have one module for gate and up. Its name is also the name of a parameter of experts.
+TEST(AdapterTargets, OfPhi3AreItsFusedModules) {
+  const Architecture a = model::read_architecture(golden_folder("phi3"));
+  EXPECT_EQ(adapter_config({.rank = 4, .all = true}, a, "base")["target_modules"],
+            Json::array({"down_proj", "gate_up_proj", "o_proj", "qkv_proj"}));
+  config::TuningKeys keys;
+  keys.lora_target = {"qkv_proj", "gate_up_proj"};
+  const AdapterWish wish = adapter_wish(keys);
+  const model::Tuning tuning = tuning_of(wish, a);
+  EXPECT_EQ(tuning.modules.size(), 4u);
+  EXPECT_TRUE(tuning.modules.contains("model.layers.1.mlp.gate_up_proj"));
+  EXPECT_TRUE(tuning.stacked.empty());
+  const Json written = adapter_config(wish, a, "base");
+  EXPECT_EQ(written["target_modules"], Json::array({"gate_up_proj", "qkv_proj"}));
+  EXPECT_FALSE(written.contains("target_parameters"));
+  EXPECT_EQ(tuning_of(read_adapter_config(written, "written"), a), tuning);
+  EXPECT_ERROR("no module of the model is called 'q_proj'", tuning_of({.rank = 4, .targets = {"q_proj"}}, a));
 }
 
 // A parameter of all experts has one adapter per expert. PEFT's names of the tensors depend on the other

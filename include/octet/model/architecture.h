@@ -9,6 +9,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "octet/base/json_fwd.h"
@@ -53,6 +54,13 @@ struct BlockShape {
   std::int64_t intermediate = 0;  ///< width of its MLP; 0: Architecture::intermediate
   bool mixes_experts = false;     ///< Architecture::experts replaces its MLP
   bool operator==(const BlockShape&) const = default;
+};
+
+/// Hugging Face names of the modules of a block. An empty name stands for the usual one.
+struct ModuleNames {
+  std::string_view input_norm, attention_output_norm, mlp_norm, mlp_output_norm;
+  std::string_view up, down;  ///< without gates; usually mlp.up_proj and mlp.down_proj
+  bool operator==(const ModuleNames&) const = default;
 };
 
 /// A mixture of experts in place of an MLP (Shazeer et al. 2017, arXiv:1701.06538). The experts are gated
@@ -110,6 +118,7 @@ struct Architecture {
   bool unprefixed_text = false;
   std::string tensor_prefix = "model.";  ///< of the Hugging Face names of the tensors
   std::string head_name = "lm_head.weight";
+  ModuleNames names;
   std::int64_t vocabulary = 0;
   std::int64_t hidden = 0;
   std::int64_t intermediate = 0;
@@ -128,6 +137,11 @@ struct Architecture {
   /// With qk_norm: one norm of all query heads of a token, and one of all key heads.
   bool qk_norm_of_all_heads = false;
   bool sublayer_norms = false;  ///< norms of the outputs of attention and MLP (post-norm)
+  bool layer_norm = false;      ///< norms of the stream subtract the mean (ops/layer_norm.h)
+  bool norm_bias = false;       ///< with layer_norm: norms add a bias
+  /// Attention and MLP read one norm of the block's input, and both add to the stream (GPT-J).
+  bool parallel = false;
+  bool gated = true;  ///< false: the MLP is up, activation, down
   double embedding_scale = 1.0;
   /// Row of the embedding table that gets no gradient from look-ups (PyTorch's padding_idx); -1: none.
   std::int32_t padding_id = -1;
@@ -136,8 +150,9 @@ struct Architecture {
   double attention_soft_cap = 0.0;  ///< 0: none
   double logit_soft_cap = 0.0;      ///< 0: none
   std::vector<Rope> ropes;
-  std::int64_t rotary_dim = 0;     ///< the first dimensions of each head that rotate; 0: all
-  std::vector<BlockShape> blocks;  ///< [layers]
+  std::int64_t rotary_dim = 0;      ///< the first dimensions of each head that rotate; 0: all
+  bool interleaved_rotary = false;  ///< neighbouring dimensions rotate together (ops/rope.h)
+  std::vector<BlockShape> blocks;   ///< [layers]
   ExpertShape experts;
   /// Stored blocks after the last one, which predict further tokens. They are not read.
   std::int64_t further_blocks = 0;
@@ -167,6 +182,7 @@ struct Architecture {
   bool qk_norm_last = false;
   /// Files have one tensor for queries, keys and values, and one for gate and up. Each is one module.
   bool fused_projections = false;
+  bool fused_gate_up = false;  ///< files have one tensor for gate and up, which is one module
   /// Whether embedding_scale is rounded to the dtype of the table before it multiplies.
   bool rounds_embedding_scale = true;
   /// Outputs of attention and MLP are multiplied by it before the stream adds them. The core divides the

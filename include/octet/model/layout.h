@@ -17,8 +17,8 @@ enum class ParameterKind { matrix, vector };
 
 /// Initial values of a tensor. uniform: in ± 1 / sqrt(columns). row_norms: the row norms of the module's
 /// weight. If the weight is loaded, these are its norms. If it is random, this is the expected norm
-/// (init_std).
-enum class InitRule { normal, zeros, ones, uniform, row_norms };
+/// (init_std). value: init_std.
+enum class InitRule { normal, zeros, ones, uniform, row_norms, value };
 
 /// Rows and columns of a Hugging Face tensor; a vector has one column.
 struct PartCut {
@@ -42,7 +42,7 @@ struct TensorSpec {
   std::int64_t cols = 1;
   std::vector<NamedPart> parts;  ///< in order; they cover the tensor without gaps
   InitRule init = InitRule::normal;
-  float init_std = 0.02f;         ///< with row_norms: the expected norm
+  float init_std = 0.02f;         ///< with row_norms: the expected norm; with value: the value
   bool decay = true;              ///< weight decay applies; false for norms and biases
   float rate = 1.0f;              ///< multiplies the learning rate of a step; 0: never trained
   bool fp8 = false;               ///< the weight of a block's linear layer: an FP8 recipe quantises it

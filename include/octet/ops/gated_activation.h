@@ -4,8 +4,9 @@
 
 namespace octet::ops {
 
-/// clamped: act(g) = g * sigmoid(1.702 g), with bounds on gate and up. See GatedActivationArgs.
-enum class Activation { silu, gelu_tanh, clamped };
+/// clamped: act(g) = g * sigmoid(1.702 g), with bounds on gate and up. See GatedActivationArgs. xielu: only
+/// without a gate (ops/activation.h).
+enum class Activation { silu, gelu_tanh, clamped, xielu };
 
 /// h = act(gate) * up (Shazeer 2020, arXiv:2002.05202) with gate = gate_up[:, :width], up = gate_up[:,
 /// width:]. clamped (gpt-oss, arXiv:2508.10925): h = act(min(gate, limit)) * (1 + min(max(up, -limit),

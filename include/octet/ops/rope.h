@@ -32,6 +32,7 @@ struct RopeArgs {
   bool keep_values = true;  ///< false: only the FP8 copy is wanted; qkv is undefined afterwards
   /// The first dimensions of each head that rotate, an even number; 0: all. Tables have half as many columns.
   std::int64_t rotated = 0;
+  bool interleaved = false;  ///< a = x[2 i] and b = x[2 i + 1] instead, as in GPT-J
 };
 void rope(Stream& stream, const RopeArgs& args);
 

@@ -117,6 +117,10 @@ std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::i
     }
     window = 0;
   }
+  if (family.needs_window && window == 0) {
+    refuse("the window of this family's blocks is missing", "'sliding_window', a number", "null",
+           config.where());
+  }
   if (types != nullptr && (!types->is_array() || types->size() != blocks.size())) {
     refuse("'layer_types' does not fit", "a list of " + std::to_string(layers) + " names", short_json(*types),
            config.where());
@@ -294,9 +298,10 @@ bool Architecture::operator==(const Architecture& other) const {
     return std::tie(a.vocabulary, a.hidden, a.intermediate, a.layers, a.heads.q_heads, a.heads.kv_heads,
                     a.heads.head_dim, a.max_positions, a.norm_eps, a.activation, a.tied, a.qkv_bias,
                     a.output_bias, a.mlp_bias, a.one_plus_weight, a.embedding_scale, a.attention_scale,
-                    a.padding_id, a.qk_norm, a.qk_norm_of_all_heads, a.rotary_dim, a.sublayer_norms,
-                    a.multimodal, a.attention_sinks, a.activation_limit, a.attention_soft_cap,
-                    a.logit_soft_cap, a.ropes, a.blocks, a.experts, a.initializer_range,
+                    a.padding_id, a.qk_norm, a.qk_norm_of_all_heads, a.rotary_dim, a.interleaved_rotary,
+                    a.sublayer_norms, a.names, a.layer_norm, a.norm_bias, a.parallel, a.gated,
+                    a.fused_gate_up, a.multimodal, a.attention_sinks, a.activation_limit,
+                    a.attention_soft_cap, a.logit_soft_cap, a.ropes, a.blocks, a.experts, a.initializer_range,
                     a.embedding_initializer_range, a.tuning, a.share.tensor_rank, a.share.tensor_size,
                     a.share.stage, a.share.stages, a.share.expert_rank, a.share.expert_size, a.input_norms,
                     a.qk_norm_last, a.fused_projections, a.rounds_embedding_scale, a.residual_multiplier,
@@ -358,9 +363,11 @@ ops::Activation read_activation(Reader& reader, const Family& family, double& li
     refuse("the activation is not supported by this family", "hidden_act: silu and swiglu_alpha: 1.702",
            name + " and " + short_json(alpha), reader.where());
   }
+  if (name == "xielu" && !family.gated) return ops::Activation::xielu;
   if (name == "silu" || name == "swish") return ops::Activation::silu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return ops::Activation::gelu_tanh;
-  refuse("the activation is not supported", "silu or gelu_pytorch_tanh", name,
+  refuse("the activation is not supported",
+         family.gated ? "silu or gelu_pytorch_tanh" : "silu, gelu_pytorch_tanh or xielu", name,
          reader.where() + ": " + std::string(family.activation_key));
 }
 
@@ -476,18 +483,22 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   Reader reader(whole, where);
   Architecture a;
   a.model_type = family.model_type;
+  a.names = family.names;
   read_sizes(reader, a);
   // Models leave it out, set it to null, or to a number outside the vocabulary.
   if (const Json* id = reader.find("pad_token_id")) {
     const auto pad = id->get<std::int64_t>();
     if (pad >= 0 && pad < a.vocabulary) a.padding_id = static_cast<std::int32_t>(pad);
   }
-  a.norm_eps = reader.positive("rms_norm_eps", 1e-6);
+  a.norm_eps = reader.positive(std::string(family.norm_eps_key), 1e-6);
   a.activation = read_activation(reader, family, a.activation_limit);
   a.tied = reader.boolean("tie_word_embeddings", false);
-  a.qkv_bias = read_bias(reader, family.qkv_bias, "attention_bias");
-  a.output_bias = read_bias(reader, family.output_bias, std::string(family.output_bias_key));
-  a.mlp_bias = read_bias(reader, family.mlp_bias, "mlp_bias");
+  const auto key_of = [&](std::string_view usual) {
+    return std::string(family.bias_key.empty() ? usual : family.bias_key);
+  };
+  a.qkv_bias = read_bias(reader, family.qkv_bias, key_of("attention_bias"));
+  a.output_bias = read_bias(reader, family.output_bias, key_of(family.output_bias_key));
+  a.mlp_bias = read_bias(reader, family.mlp_bias, key_of("mlp_bias"));
   a.one_plus_weight = family.one_plus_weight;
   a.qk_norm = family.qk_norm;
   if (!family.qk_norm_key.empty()) a.qk_norm = reader.boolean(std::string(family.qk_norm_key), false);
@@ -500,6 +511,13 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   }
   a.sublayer_norms = family.sublayer_norms;
   a.input_norms = family.input_norms;
+  a.layer_norm = family.layer_norm;
+  a.norm_bias = family.norm_bias;
+  a.parallel = family.parallel;
+  a.fused_gate_up = family.fused_gate_up;
+  a.gated = family.gated;
+  if (!family.logit_scale_key.empty())
+    a.logits_divisor = 1.0 / reader.positive(std::string(family.logit_scale_key), 1.0, 1e-6, 1e6);
   if (family.scaled_embedding) a.embedding_scale = std::sqrt(static_cast<double>(a.hidden));
   auto scalar = static_cast<double>(a.heads.head_dim);
   if (family.query_scalar) scalar = reader.positive("query_pre_attn_scalar", scalar);
@@ -514,6 +532,7 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   }
   if (family.partial_rotary) a.rotary_dim = read_rotary_dim(reader, a.heads.head_dim);
   a.ropes = read_ropes(reader, family, a.rotated());
+  a.interleaved_rotary = family.interleaved_rotary;
   a.blocks = read_blocks(reader, family, a.layers);
   read_experts(reader, family, a);
   a.initializer_range = reader.positive("initializer_range", 0.02);

@@ -28,7 +28,7 @@ Json facts_of(const Rope& rope) {
 }  // namespace
 
 Json facts_of(const Architecture& a) {
-  static constexpr const char* kActivations[] = {"silu", "gelu_tanh", "clamped"};
+  static constexpr const char* kActivations[] = {"silu", "gelu_tanh", "clamped", "xielu"};
   Json facts{{"vocab_size", a.vocabulary},
              {"hidden_size", a.hidden},
              {"intermediate_size", a.intermediate},
@@ -55,6 +55,11 @@ Json facts_of(const Architecture& a) {
   if (a.activation == ops::Activation::clamped) facts["activation_limit"] = a.activation_limit;
   if (a.attention_sinks) facts["attention_sinks"] = true;
   if (a.rotary_dim != 0) facts["rotary_dim"] = a.rotary_dim;
+  if (a.layer_norm) facts["layer_norm"] = true;
+  if (a.norm_bias) facts["norm_bias"] = true;
+  if (a.parallel) facts["parallel"] = true;
+  if (!a.gated) facts["gated"] = false;
+  if (a.interleaved_rotary) facts["interleaved_rotary"] = true;
   if (a.qk_norm_of_all_heads) facts["qk_norm_of_all_heads"] = true;
   if (a.qk_norm_last) facts["qk_norm_last"] = true;
   if (!a.input_norms) facts["input_norms"] = false;

@@ -45,8 +45,15 @@ struct Family {
   bool qk_norm_of_all_heads = false;  ///< with qk_norm
   std::string_view qk_norm_key;       ///< key of config.json that turns norms on; empty: none
   bool partial_rotary = false;        ///< partial_rotary_factor is read
-  bool clip_key = false;              ///< clip_qkv is read; it must be null
+  bool interleaved_rotary = false;
+  bool clip_key = false;  ///< clip_qkv is read; it must be null
   bool sublayer_norms = false;
+  bool layer_norm = false;
+  bool norm_bias = false;  ///< with layer_norm
+  bool parallel = false;
+  bool gated = true;
+  bool fused_gate_up = false;     ///< Architecture::fused_gate_up
+  bool needs_window = false;      ///< sliding_window must be a number
   bool scaled_embedding = false;  ///< by the square root of the hidden size
   bool query_scalar = false;      ///< query_pre_attn_scalar replaces head_dim in the attention scale
   bool experts = false;           ///< keys of a mixture of experts are read
@@ -78,9 +85,15 @@ struct Family {
   /// original_max_position_embeddings is read outside of rope_parameters, and older names of longrope.
   bool phi3_rope = false;
   bool fused_projections = false;  ///< Architecture::fused_projections
-  std::string_view text_model;     ///< family of `text_config`; this row then has its `defaults`; empty: none
-  bool any_text_model = false;     ///< text_config may be of any family; `defaults` are of `text_model`
-  bool flat_text = false;  ///< without text_config, the keys of the text model are in the whole config
+  ModuleNames names;
+  /// Key of config.json for the biases of all linear layers, in place of attention_bias and mlp_bias. Empty:
+  /// none.
+  std::string_view bias_key;
+  std::string_view norm_eps_key = "rms_norm_eps";
+  std::string_view logit_scale_key;  ///< key of the factor of logits; empty: none
+  std::string_view text_model;  ///< family of `text_config`; this row then has its `defaults`; empty: none
+  bool any_text_model = false;  ///< text_config may be of any family; `defaults` are of `text_model`
+  bool flat_text = false;       ///< without text_config, the keys of the text model are in the whole config
   /// With text_model: older files name the text model "model.", and the head "lm_head".
   bool unprefixed_text = false;
   /// Multimodal RoPE: mrope_section and mrope_interleaved are read. All three positions of a text token are

@@ -1,4 +1,4 @@
-// Shapes of well-known models, as their config.json has them. shapes.inc has the data.
+// Shapes of well-known models, as their config.json has them. shape_data.h has the data.
 #include "octet/model/shapes.h"
 
 #include <algorithm>
@@ -12,16 +12,13 @@
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
+#include "shape_data.h"
 
 namespace octet::model {
 namespace {
 
-constexpr std::string_view kData =
-#include "shapes.inc"
-    ;
-
 const Json& data() {
-  static const Json parsed = Json::parse(kData);
+  static const Json parsed = Json::parse(kShapeData);
   return parsed;
 }
 

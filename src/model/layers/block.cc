@@ -4,24 +4,33 @@
 
 #include "layers/mlp/experts.h"
 #include "layers/mlp/gated_mlp.h"
+#include "octet/base/error.h"
 #include "octet/device/profile.h"
+#include "octet/ops/quantize.h"
 
 namespace octet::model {
 namespace {
 
-std::unique_ptr<Mlp> make_mlp(GroupBuilder& group, const Architecture& a, std::int64_t layer) {
+/// `shared`: the norm of attention in a parallel block; null otherwise.
+std::unique_ptr<Mlp> make_mlp(GroupBuilder& group, const Architecture& a, std::int64_t layer,
+                              const InputNorm* shared) {
+  check(shared == nullptr || (!a.block(layer).mixes_experts && !a.sublayer_norms && a.input_norms),
+        "parallel blocks have an input norm, no post-norms and no experts");
   if (a.block(layer).mixes_experts) return std::make_unique<Experts>(group, a);
-  return std::make_unique<GatedMlp>(group, a, layer);
+  return std::make_unique<GatedMlp>(group, a, layer, shared);
 }
 
 }  // namespace
 
 Block::Block(GroupBuilder& group, const Architecture& a, std::int64_t layer)
-    : hidden_(a.hidden), attention_(group, a, layer), mlp_(make_mlp(group, a, layer)) {}
+    : hidden_(a.hidden),
+      parallel_(a.parallel),
+      attention_(group, a, layer),
+      mlp_(make_mlp(group, a, layer, parallel_ ? &attention_.norm() : nullptr)) {}
 
 void Block::set_passes_on(bool passes_on) {
   attention_.set_passes_on(passes_on);
-  mlp_->set_passes_on(attention_.runs_back());
+  mlp_->set_passes_on(parallel_ ? passes_on : attention_.runs_back());
 }
 
 std::vector<Linear*> Block::linears() {
@@ -39,7 +48,8 @@ std::vector<const Linear*> Block::linears() const {
 void Block::reserve(BlockBuffers& buffers, const Common& common) {
   buffers.set_kept(runs_back());
   input_ = buffers.matrix("activations/block inputs", hidden_, Kept::stream);
-  middle_ = buffers.matrix("activations/after attention", hidden_, Kept::activations);
+  middle_ =
+      buffers.matrix("activations/after attention", hidden_, parallel_ ? Kept::never : Kept::activations);
   attention_.reserve(buffers, common);
   mlp_->reserve(buffers, common);
 }
@@ -69,6 +79,11 @@ NormInput Block::sum(const Call& call, const ops::Matrix& after) const {
 void Block::forward(const Call& call, const NormInput& before, const ops::Matrix& after) {
   const ops::Matrix input = top(input_, call.tokens), middle = top(middle_, call.tokens);
   attention_.forward(call, before, input, middle);
+  if (parallel_) {
+    if (attention_.output().leaves_sum(call))
+      attention_.norm().add(call, attention_.output().sum(call, input, middle));
+    return mlp_->forward(call, {.residual = input}, middle, after);
+  }
   mlp_->forward(call, attention_.output().sum(call, input, middle), middle, after);
 }
 
@@ -83,8 +98,22 @@ void Block::recompute(const Call& call) {
 }
 
 void Block::backward(const Call& call, const ops::QuantizeInto& into) {
+  if (parallel_) return backward_parallel(call, into);
   mlp_->backward(call, top(middle_, call.tokens), attention_.output().wanted(call));
   if (attention_.runs_back()) attention_.backward(call, top(input_, call.tokens), into);
+}
+
+// The output's gradient is the gradient of both sublayers' outputs, so the MLP adds to it last.
+void Block::backward_parallel(const Call& call, const ops::QuantizeInto& into) {
+  const ops::Matrix input = top(input_, call.tokens);
+  if (mlp_->runs_back()) mlp_->backward(call, input, {});
+  if (attention_.runs_back()) {
+    const ops::QuantizeInto wanted = attention_.output().wanted(call);
+    if (wanted.row != nullptr || wanted.transposed != nullptr || wanted.amax != nullptr)
+      ops::quantize(call.stream, top(call.common.scratch.gradient, call.tokens), wanted);
+    attention_.backward(call, input, {});
+  }
+  mlp_->pass_on(call, input, into);
 }
 
 }  // namespace octet::model

@@ -8,7 +8,8 @@
 
 namespace octet::model {
 
-/// A block: attention and MLP. Each adds its output to the residual stream. Blocks of a model may have
+/// A block: attention and MLP. Each adds its output to the residual stream. In a parallel block, both read
+/// the block's input. Otherwise the MLP reads the sum after attention. Blocks of a model may have
 /// different shapes, except for the width of the stream.
 class Block {
  public:
@@ -18,7 +19,7 @@ class Block {
   /// Sets whether the gradient of the block's input is needed, because an earlier tensor is trained.
   void set_passes_on(bool passes_on);
   /// Whether backward has work to do. Otherwise no activations are kept.
-  bool runs_back() const { return mlp_->runs_back(); }
+  bool runs_back() const { return mlp_->runs_back() || (parallel_ && attention_.runs_back()); }
   /// See Mlp::take_load().
   BlockLoad take_load(LoadOf of) { return mlp_->take_load(of); }
   /// Returns the linear layers in the order of the layout.
@@ -41,6 +42,8 @@ class Block {
   void settle(const Call& call, const ops::Matrix& after) const;
   /// Whether its sublayers have post-norms.
   bool normed() const { return mlp_->normed(); }
+  /// Whether attention and MLP read the same norm.
+  bool parallel() const { return parallel_; }
   /// Recomputes all activations that backward reads, with Recompute::full.
   void recompute(const Call& call);
   /// Formats that the producer of the output's gradient must write in addition to the values.
@@ -51,7 +54,10 @@ class Block {
   void backward(const Call& call, const ops::QuantizeInto& into);
 
  private:
+  void backward_parallel(const Call& call, const ops::QuantizeInto& into);
+
   std::int64_t hidden_;
+  bool parallel_;
   Attention attention_;
   std::unique_ptr<Mlp> mlp_;
   ops::Matrix input_;   ///< [tokens, hidden]: the residual stream

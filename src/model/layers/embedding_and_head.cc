@@ -95,7 +95,8 @@ void Head::reserve(Arena& arena, const Common& common) {
   };
   input_ = matrix("head/hidden", options.max_tokens, width_);
   normed_ = matrix("head/hidden", options.max_tokens, width_);
-  norm_.reserve(arena.reserve_as<float>("head/norm", static_cast<std::size_t>(options.max_tokens)));
+  norm_.reserve(
+      arena.reserve_as<float>("head/norm", static_cast<std::size_t>(norm_.kept() * options.max_tokens)));
   const std::int64_t labels = options.max_labels == 0 ? options.max_tokens : options.max_labels;
   hidden_ = matrix("head/label rows", labels, width_);
   const auto row_bytes = static_cast<std::int64_t>(bytes_of(1, vocabulary_, dtype));

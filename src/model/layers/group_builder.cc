@@ -219,7 +219,18 @@ VectorHandle GroupBuilder::vector(const std::string& name, const std::vector<Par
 }
 
 VectorHandle GroupBuilder::constant(const std::string& name, const std::vector<Part>& parts) {
-  TensorSpec t = vector_of(name, parts, InitRule::zeros);
+  return add_constant(vector_of(name, parts, InitRule::zeros), parts);
+}
+
+VectorHandle GroupBuilder::number(const std::string& name, const std::string& module, double initial) {
+  const std::vector<Part> parts = {{module, 1}};
+  TensorSpec t = vector_of(name, parts, InitRule::value);
+  t.parts.front().shape.clear();
+  t.init_std = static_cast<float>(initial);
+  return add_constant(std::move(t), parts);
+}
+
+VectorHandle GroupBuilder::add_constant(TensorSpec t, const std::vector<Part>& parts) {
   // A trained segment has a gradient for it, which stays 0.
   t.rate = 0;
   const bool among_trained = !tuning_.adapters && trains(parts);

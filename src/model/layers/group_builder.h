@@ -115,12 +115,14 @@ class GroupBuilder {
   MatrixHandle matrix(const std::string& name, std::int64_t cols, const std::vector<Part>& parts,
                       const MatrixTraits& traits);
   /// `experts`: number of this rank's experts, if it is a vector of them; 0: no mixture. Like matrices of
-  /// experts, it is then in a separate segment. `init_std`: standard deviation with InitRule::normal.
+  /// experts, it is then in a separate segment. `init_std`: TensorSpec::init_std.
   VectorHandle vector(const std::string& name, const std::vector<Part>& parts, InitRule init,
                       std::int64_t experts = 0, double init_std = 0.02);
   /// Declares a vector that is stored with the trained vectors, if modules around it are trained, and keeps
   /// its values. Its initial values are zero.
   VectorHandle constant(const std::string& name, const std::vector<Part>& parts);
+  /// Declares a tensor without dimensions that is stored like constant(). `module`: its Hugging Face name.
+  VectorHandle number(const std::string& name, const std::string& module, double initial);
 
   /// Returns the adapter of the group's module `module` ("mlp.up_proj"), or null.
   const AdapterShape* adapter(const std::string& module) const;
@@ -143,6 +145,7 @@ class GroupBuilder {
 
  private:
   TensorPlace add(SegmentSpec& segment, TensorSpec tensor);
+  VectorHandle add_constant(TensorSpec tensor, const std::vector<Part>& parts);
   TensorSpec vector_of(const std::string& name, const std::vector<Part>& parts, InitRule init,
                        const std::string& prefix = "") const;
   /// Appends this rank's piece of a part to the tensor. The part has `cols` columns, split by `columns`.

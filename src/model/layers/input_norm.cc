@@ -42,8 +42,8 @@ void InputNorm::forward(const Call& call, const NormInput& input, const ops::Mat
   to.written(call, WriteOrder::rows);
 }
 
-void InputNorm::put_in_front(const Call& call, ops::DecodeGemmArgs& of) const {
-  if (norm_) norm_->put_in_front(call, of);
+bool InputNorm::put_in_front(const Call& call, ops::DecodeGemmArgs& of) const {
+  return !norm_ || norm_->put_in_front(call, of);
 }
 
 void InputNorm::add(const Call& call, const NormInput& input) const {

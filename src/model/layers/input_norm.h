@@ -32,8 +32,8 @@ class InputNorm {
 
   /// Computes the input of a linear layer from the stream, which is `stream` after a pending sum of `input`.
   void forward(const Call& call, const NormInput& input, const ops::Matrix& stream, LinearInput& to) const;
-  /// Fuses the norm into a GEMM of few tokens, as the norm of its input.
-  void put_in_front(const Call& call, ops::DecodeGemmArgs& of) const;
+  /// See Norm::put_in_front().
+  bool put_in_front(const Call& call, ops::DecodeGemmArgs& of) const;
   /// Computes only the pending sum of `input`.
   void add(const Call& call, const NormInput& input) const;
   /// Adds to the gradient of the stream, dx. See Norm::backward().

@@ -171,7 +171,7 @@ struct Widest {
   bool trained = false;       ///< a weight is trained
   bool frozen = false;        ///< a weight is frozen
   bool experts = false;       ///< a layer has experts
-  bool normed = false;        ///< a block has post-norms
+  bool adds_later = false;    ///< a block has post-norms, or is parallel
 };
 
 Widest widest_of(const ModelLayers& layers, BlockRange blocks, const Device& device, const Common& common) {
@@ -186,7 +186,7 @@ Widest widest_of(const ModelLayers& layers, BlockRange blocks, const Device& dev
   }
   for (int layer = blocks.first; layer < blocks.last; ++layer) {
     const Block& block = layers.blocks()[static_cast<std::size_t>(layer)];
-    w.normed = w.normed || block.normed();
+    w.adds_later = w.adds_later || block.normed() || block.parallel();
     for (const Linear* linear : block.linears()) {
       w.experts = w.experts || linear->of_mixture();
       w.copied = std::max(w.copied, linear->copied_rows(device, common));
@@ -246,7 +246,7 @@ void reserve_scratch(Arena& arena, const ModelLayers& layers, BlockRange blocks,
   if (w.adapters > 0) scratch.low_rank = matrix("activations/gradients", w.adapters);
   if (w.dropped > 0) scratch.dropped = matrix("activations/scratch", w.dropped);
   if (w.scaled > 0) scratch.scaled = matrix("activations/gradients", w.scaled);
-  if (w.normed) scratch.d_added = matrix("activations/gradients", w.hidden);
+  if (w.adds_later) scratch.d_added = matrix("activations/gradients", w.hidden);
   if (fp8) scratch.d_copy = copy("activations/FP8 gradients", w.outputs, transposed);
 }
 

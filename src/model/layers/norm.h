@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "layers/buffers.h"
 #include "layers/group_builder.h"
@@ -17,7 +18,13 @@ struct NormInput {
   ops::Matrix sum;
 };
 
-/// A root-mean-square norm of rows. It keeps the reciprocal root mean squares for backward.
+/// Returns a name of ModuleNames, or the usual name if it is empty.
+inline std::string named_or(std::string_view name, const char* usual) {
+  return name.empty() ? usual : std::string(name);
+}
+
+/// A root-mean-square norm of rows, or a layer norm. It keeps the reciprocal root mean squares (the means and
+/// the reciprocal deviations) for backward.
 class Norm {
  public:
   /// `name`: the name of the stored tensor. `module`: the Hugging Face name ("input_layernorm").
@@ -25,21 +32,26 @@ class Norm {
   Norm(GroupBuilder& group, const std::string& name, const std::string& module, std::int64_t width,
        const Architecture& architecture, bool of_stream = true);
 
-  bool trained() const { return weight_.trained(); }
+  bool trained() const { return weight_.trained() || bias_.trained(); }
   /// Sets whether the gradient of its input is needed.
   void set_passes_on(bool passes_on) { passes_on_ = passes_on; }
   /// Whether backward has work to do.
   bool runs_back() const { return trained() || passes_on_; }
-  /// `rstd`: [tokens] f32.
+  /// Returns the number of floats that are kept for each row.
+  std::int64_t kept() const { return layer_norm_ ? 2 : 1; }
+  /// `rstd`: [kept(), tokens] f32.
   void reserve(float* rstd) { rstd_ = rstd; }
-  void reserve(BlockBuffers& buffers) { rstd_ = buffers.floats("activations/norms", 1, Kept::activations); }
+  void reserve(BlockBuffers& buffers) {
+    rstd_ = buffers.floats("activations/norms", kept(), Kept::activations);
+  }
   std::size_t workspace(const Device& device, const Common& common) const;
   /// Returns the operations of forward, of `again` repetitions in backward, and of backward if it runs.
   std::vector<Operation> operations(std::int64_t tokens, const Repeats& again) const;
 
   void forward(const Call& call, const NormInput& input, const Wanted& out) const;
-  /// Fuses this norm into a GEMM of few tokens, as the norm of its input.
-  void put_in_front(const Call& call, ops::DecodeGemmArgs& of) const;
+  /// Fuses this norm into a GEMM of few tokens, as the norm of its input. Returns false and leaves `of`
+  /// unchanged for a layer norm.
+  bool put_in_front(const Call& call, ops::DecodeGemmArgs& of) const;
 
   /// Computes only the pending sum of `input`.
   void add(const Call& call, const NormInput& input) const;
@@ -54,7 +66,12 @@ class Norm {
   void backward(const Call& call, const Gradient& gradient) const;
 
  private:
+  /// The means, after the reciprocal deviations.
+  float* means(const Call& call) const { return rstd_ == nullptr ? nullptr : rstd_ + call.tokens; }
+
   VectorHandle weight_;
+  VectorHandle bias_;
+  bool layer_norm_;
   std::int64_t width_;
   float eps_;
   bool one_plus_weight_;

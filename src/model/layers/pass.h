@@ -45,9 +45,11 @@ struct Scratch {
   /// [tokens, hidden]: output of a sublayer, if its GEMM does not add to the stream; gradient of a norm's
   /// output
   ops::Matrix delta;
-  ops::Matrix gradient;       ///< [tokens, hidden]: gradient of the residual stream
-  ops::Matrix wide;           ///< [tokens, the most inputs of a linear layer]
-  ops::Matrix d_added;        ///< [tokens, hidden]: gradient of a sublayer's output before its norm
+  ops::Matrix gradient;  ///< [tokens, hidden]: gradient of the residual stream
+  ops::Matrix wide;      ///< [tokens, the most inputs of a linear layer]
+  /// [tokens, hidden]: gradient of a sublayer's output before its norm; in a parallel block, gradient of the
+  /// norm's output from the MLP
+  ops::Matrix d_added;
   precision::Fp8Copy x_copy;  ///< FP8 copies of one linear input, if they are not kept
   precision::Fp8Copy d_copy;  ///< FP8 copy of one output gradient
   precision::Fp8Copy weight;  ///< FP8 copies of one weight, if they are made for each GEMM

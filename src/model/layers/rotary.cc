@@ -16,10 +16,12 @@ Rotary::Rotary(GroupBuilder& group, const Architecture& a, int rope)
       rope_(rotates_ ? static_cast<std::size_t>(rope) : a.ropes.size()),
       eps_(static_cast<float>(a.norm_eps)),
       rotated_(a.rotary_dim),
+      interleaved_(a.interleaved_rotary),
       norm_last_(a.qk_norm_last),
       all_heads_(a.qk_norm_of_all_heads),
       one_plus_weight_(a.one_plus_weight) {
   if (!a.qk_norm) return;
+  check(all_heads_ || !interleaved_, "heads with norms rotate halves");
   const std::int64_t q = all_heads_ ? heads_.q_heads : 1, k = all_heads_ ? heads_.kv_heads : 1;
   const std::string q_name = a.qk_norm_last ? "self_attn.query_layernorm" : "self_attn.q_norm";
   const std::string k_name = a.qk_norm_last ? "self_attn.key_layernorm" : "self_attn.k_norm";
@@ -112,7 +114,8 @@ void Rotary::rotate_apart(const Call& call, const ops::Matrix& qkv, bool inverse
                               .cosine = angles.cosine,
                               .sine = angles.sine,
                               .inverse = inverse,
-                              .rotated = rotated_});
+                              .rotated = rotated_,
+                              .interleaved = interleaved_});
     };
     const RotaryTable::Angles keys =
         run.long_documents ? t.long_documents : RotaryTable::Angles{t.cosine, t.sine};
@@ -142,7 +145,8 @@ void Rotary::rotate(const Call& call, const ops::Matrix& qkv, bool inverse, cons
                           .inverse = inverse,
                           .quantize = wanted.quantize,
                           .keep_values = wanted.values.data != nullptr,
-                          .rotated = rotated_});
+                          .rotated = rotated_,
+                          .interleaved = interleaved_});
 }
 
 void Rotary::forward(const Call& call, const ops::Matrix& qkv) const {
@@ -178,7 +182,7 @@ void Rotary::forward(const Call& call, const ops::Matrix& qkv) const {
 bool Rotary::put_behind(const Call& call, ops::DecodeGemmArgs& of) const {
   if (normed()) return false;
   if (!rotates_) return true;
-  if (rotated_ != 0 || !table(call).uniform()) return false;
+  if (rotated_ != 0 || interleaved_ || !table(call).uniform()) return false;
   of.end = ops::DecodeGemmArgs::End::rotated;
   of.heads = heads_;
   of.positions = call.attention.positions;

@@ -27,8 +27,8 @@ class Rotary {
   /// In place on qkv [tokens, qkv_width].
   void forward(const Call& call, const ops::Matrix& qkv) const;
   /// Fuses the rotation into a GEMM of few tokens that computes queries, keys and values. Returns false and
-  /// leaves `of` unchanged if heads have norms, rotate only in part, or have different angles. Leaves it
-  /// unchanged, too, if nothing rotates.
+  /// leaves `of` unchanged if heads have norms, rotate only in part or in pairs of neighbours, or have
+  /// different angles. Leaves it unchanged, too, if nothing rotates.
   bool put_behind(const Call& call, ops::DecodeGemmArgs& of) const;
   /// Transforms the gradient of forward's result in place. `wanted`: formats that the reader needs. If it
   /// needs no values, the values of d_qkv may be undefined afterwards.
@@ -60,6 +60,7 @@ class Rotary {
   std::size_t rope_;  ///< table of the rotation, or the table that rotates nothing
   float eps_;
   std::int64_t rotated_;  ///< RopeArgs::rotated
+  bool interleaved_;      ///< RopeArgs::interleaved
   bool norm_last_;        ///< norms follow the rotation
   bool all_heads_;        ///< one norm of all query heads, and one of all key heads
   bool one_plus_weight_;

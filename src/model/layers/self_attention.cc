@@ -50,11 +50,12 @@ Attention::Attention(GroupBuilder& group, const Architecture& a, std::int64_t la
       window_(a.block(layer).window),
       scale_(static_cast<float>(a.attention_scale)),
       soft_cap_(static_cast<float>(a.attention_soft_cap)),
-      norm_(group, "input_norm", "input_layernorm", a),
+      norm_(group, "input_norm", named_or(a.names.input_norm, "input_layernorm"), a),
       rotary_(group, a, a.block(layer).rope),
       qkv_(group, qkv_shape(a)),
       sinks_(sinks_of(group, a)),
-      output_(group, a, output_shape(a), "attention_output_norm", "post_attention_layernorm") {
+      output_(group, a, output_shape(a), "attention_output_norm",
+              named_or(a.names.attention_output_norm, "post_attention_layernorm")) {
   if (output_.norm()) norm_.set_other(*output_.norm());
 }
 
@@ -198,7 +199,7 @@ void Attention::project(const Call& call, const NormInput& before, const ops::Ma
 bool Attention::project_decode(const Call& call, const NormInput& before) const {
   if (before.delta.data != nullptr) return false;  // the kernel does not store a pending sum
   ops::DecodeGemmArgs args{.x = before.residual, .y = top(rotated_, call.tokens)};
-  norm_.put_in_front(call, args);
+  if (!norm_.put_in_front(call, args)) return false;
   const bool rotates = rotary_.put_behind(call, args);
   if (!qkv_.takes_decode(call, args)) return false;
   qkv_.forward_decode(call, args);

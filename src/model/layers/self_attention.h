@@ -17,6 +17,7 @@ class Attention {
   std::vector<Linear*> linears() { return {&qkv_, &output_.linear()}; }
   std::vector<const Linear*> linears() const { return {&qkv_, &output_.linear()}; }
   const SublayerOutput& output() const { return output_; }
+  const InputNorm& norm() const { return norm_; }
   bool trained() const {
     return norm_.trained() || rotary_.trained() || qkv_.trained() || sinks_.trained() || output_.trained();
   }

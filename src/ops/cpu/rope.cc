@@ -18,6 +18,18 @@ OCTET_INLINE void rotate(T* __restrict a, T* __restrict b, const float* __restri
   }
 }
 
+// The pairs (2 i, 2 i + 1) of one head.
+template <typename T>
+OCTET_INLINE void rotate_pairs(T* __restrict x, const float* __restrict cosine, const float* __restrict sine,
+                               float sign, std::int64_t half) {
+  for (std::int64_t i = 0; i < half; ++i) {
+    const float s = sign * sine[i];
+    const float a = simd::load(x[2 * i]), b = simd::load(x[2 * i + 1]);
+    simd::store(x[2 * i], a * cosine[i] - b * s);
+    simd::store(x[2 * i + 1], b * cosine[i] + a * s);
+  }
+}
+
 template <typename T>
 OCTET_SIMD void rotate_row(const RopeArgs& a, RowQuantizer* quantizer, std::int64_t row) {
   const std::int64_t half = (a.rotated == 0 ? a.heads.head_dim : a.rotated) / 2;
@@ -27,7 +39,12 @@ OCTET_SIMD void rotate_row(const RopeArgs& a, RowQuantizer* quantizer, std::int6
   T* x = row_of<T>(a.qkv, row);
   for (std::int64_t h = 0; h < heads; ++h) {
     T* head = x + h * a.heads.head_dim;
-    rotate(head, head + half, cosine, sine, a.inverse ? -1.0f : 1.0f, half);
+    const float sign = a.inverse ? -1.0f : 1.0f;
+    if (a.interleaved) {
+      rotate_pairs(head, cosine, sine, sign, half);
+    } else {
+      rotate(head, head + half, cosine, sine, sign, half);
+    }
   }
   if (!quantizer) return;
   float chunk[kChunk];

@@ -14,7 +14,7 @@ __device__ inline float sigmoid(float x) {
   return s;
 }
 
-// An activation and its derivative, with the members of the CPU side (cpu/gated_activation.cc). All are
+// An activation and its derivative, with the members of the CPU side (cpu/activations.h). All are
 // g * sigmoid(u(g)): silu with u = g, gelu in its tanh form with u = 2 sqrt(2 / pi) (g + 0.044715 g³),
 // because (1 + tanh(z)) / 2 = sigmoid(2 z), and clamped with u = 1.702 g.
 struct PlainUp {

@@ -1,30 +1,14 @@
 #include "cuda/early_launch.cuh"
+#include "cuda/norm_rows.cuh"
 #include "cuda/row_quantize.cuh"
 #include "cuda/rows.cuh"
 #include "cuda/scratch.h"
-#include "octet/base/error.h"
 
 namespace octet::ops::cuda {
 namespace {
 
-constexpr int kMaxThreads = 512;
-constexpr int kMaxPacks = 8;
+constexpr const char* kTooWide = "rms_norm: a row has at most 32768 elements on a GPU";
 
-/// Threads of a block, and packs per thread, for rows of `cols` elements that stay in registers.
-struct RowShape {
-  int threads = 0;
-  int packs = 0;
-};
-RowShape row_shape(std::int64_t cols) {
-  const std::int64_t packs_in_row = ceil_div(cols, kPack);
-  octet::check(packs_in_row <= static_cast<std::int64_t>(kMaxThreads) * kMaxPacks,
-               "rms_norm: a row has at most 32768 elements on a GPU");
-  RowShape shape;
-  shape.packs = 1;
-  while (ceil_div(packs_in_row, shape.packs) > kMaxThreads) shape.packs *= 2;
-  shape.threads = static_cast<int>(ceil_div(ceil_div(packs_in_row, shape.packs), kWarp)) * kWarp;
-  return shape;
-}
 /// Calls f(packs, whole) with integral constants: the packs of a thread, and whether rows are prefetched.
 /// With many packs, a prefetch would take too many registers.
 template <typename F>
@@ -123,7 +107,7 @@ struct NormCopy {
 
 /// whole: all packs of all matrices are full and aligned.
 template <typename T, int kPacks, bool whole, bool row_scales>
-__global__ void __launch_bounds__(kMaxThreads)
+__global__ void __launch_bounds__(kMaxNormThreads)
     norm_kernel(RmsNormArgs a, NormCopy<row_scales> copy, Vector vector) {
   const Fp8Out& fp8 = copy.fp8;
   __shared__ float sums[kWarp];
@@ -209,7 +193,7 @@ __global__ void __launch_bounds__(kMaxThreads)
 
 // A block owns `block` rows and sums their part of d_weight in row order.
 template <typename T, int kPacks, bool whole>
-__global__ void __launch_bounds__(kMaxThreads, kPacks == 1 ? 2 : 1)
+__global__ void __launch_bounds__(kMaxNormThreads, kPacks == 1 ? 2 : 1)
     norm_backward_kernel(RmsNormBackwardArgs a, std::int64_t block, Fp8Out fp8, Vector vector) {
   __shared__ float sums[kWarp];
   __shared__ unsigned shared[kWarp];
@@ -285,30 +269,11 @@ __global__ void __launch_bounds__(kMaxThreads, kPacks == 1 ? 2 : 1)
   }
 }
 
-// Warps of a block take partial sums of 32 columns in turn. Their sums are added in warp order.
-constexpr int kSumWarps = 16;
-__global__ void __launch_bounds__(kSumWarps* kWarp)
-    add_partial_sums_kernel(const float* partial, std::int64_t blocks, std::int64_t hidden, float* to) {
-  __shared__ float sums[kSumWarps][kWarp];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const std::int64_t c = blockIdx.x * static_cast<std::int64_t>(kWarp) + lane;
-  float sum = 0;
-  if (c < hidden) {
-#pragma unroll 8
-    for (std::int64_t b = warp; b < blocks; b += kSumWarps) sum += partial[b * hidden + c];
-  }
-  sums[warp][lane] = sum;
-  __syncthreads();
-  if (warp != 0 || c >= hidden) return;
-  for (int w = 1; w < kSumWarps; ++w) sum += sums[w][lane];
-  to[c] += sum;
-}
-
 }  // namespace
 
 void rms_norm(Stream& stream, const RmsNormArgs& a) {
   if (a.residual.rows == 0) return;
-  const RowShape shape = row_shape(a.residual.cols);
+  const NormShape shape = norm_shape(a.residual.cols, kTooWide);
   const Vector vector{.rows = packs(a.residual) && packs(a.delta) && packs(a.sum) && packs(a.out),
                       .weight = packs(a.weight)};
   const unsigned grid = grid_of(stream, a.residual.rows, 1, 2048 / shape.threads);
@@ -336,7 +301,7 @@ void rms_norm(Stream& stream, const RmsNormArgs& a) {
 void rms_norm_backward(Stream& stream, const RmsNormBackwardArgs& a) {
   const std::int64_t rows = a.dy.rows, hidden = a.dy.cols;
   if (rows == 0) return;
-  const RowShape shape = row_shape(hidden);
+  const NormShape shape = norm_shape(hidden, kTooWide);
   const Vector vector{.rows = packs(a.dy) && packs(a.x) && packs(a.d_residual), .weight = packs(a.weight)};
   const Fp8Out fp8 = fp8_out(a.quantize, rows, hidden);
   const bool whole = vector.rows && hidden % kPack == 0 && whole_copies(fp8);
@@ -351,9 +316,9 @@ void rms_norm_backward(Stream& stream, const RmsNormBackwardArgs& a) {
   });
   octet::cuda::check_launch("rms_norm_backward");
   if (a.d_weight) {
-    add_partial_sums_kernel<<<static_cast<unsigned>(ceil_div(hidden, kWarp)), kSumWarps * kWarp, 0,
-                              octet::cuda::native(stream)>>>(static_cast<const float*>(a.workspace.data),
-                                                             blocks, hidden, a.d_weight);
+    add_norm_sums_kernel<<<static_cast<unsigned>(ceil_div(hidden, kWarp)), kSumWarps * kWarp, 0,
+                           octet::cuda::native(stream)>>>(static_cast<const float*>(a.workspace.data), blocks,
+                                                          hidden, a.d_weight);
     octet::cuda::check_launch("rms_norm_backward");
   }
   finish_transposed(stream, a.quantize, rows, hidden);

@@ -67,6 +67,42 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeArgs a, bool vector)
   }
 }
 
+/// Pairs of a pack.
+constexpr int kPairs = kPack / 2;
+
+// A thread rotates the pairs (2 i, 2 i + 1) of packs of heads.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) rope_pairs_kernel(RopeArgs a, bool vector) {
+  let_next_begin();
+  wait_for_previous();
+  const std::int64_t half = half_of(a);
+  const auto packs_of_head = static_cast<unsigned>((2 * half + kPack - 1) / kPack);
+  const unsigned in_row = static_cast<unsigned>(a.heads.q_heads + a.heads.kv_heads) * packs_of_head;
+  const float sign = a.inverse ? -1.0f : 1.0f;
+  constexpr unsigned rows_at_once = kThreads / kRowThreads;
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_at_once + threadIdx.x / kRowThreads;
+       row < a.qkv.rows; row += static_cast<std::int64_t>(gridDim.x) * rows_at_once) {
+    const std::int64_t place = static_cast<std::int64_t>(a.positions[row]) * half;
+    for (unsigned p = blockIdx.y * kRowThreads + threadIdx.x % kRowThreads; p < in_row;
+         p += gridDim.y * kRowThreads) {
+      const std::int64_t col = static_cast<std::int64_t>(p % packs_of_head) * kPack;
+      const PackAt at = pack_at(col, 2 * half, vector);
+      T* const head = row_of<T>(a.qkv, row) + p / packs_of_head * a.heads.head_dim + col;
+      float x[kPack], y[kPack];
+      load_pack(static_cast<const T*>(head), x, at.n, at.whole);
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        if (2 * i >= at.n) break;
+        const std::int64_t angle = place + col / 2 + i;
+        const float c = a.cosine[angle], s = a.sine[angle] * sign;
+        y[2 * i] = x[2 * i] * c - x[2 * i + 1] * s;
+        y[2 * i + 1] = x[2 * i + 1] * c + x[2 * i] * s;
+      }
+      store_pack(head, y, at.n, at.whole);
+    }
+  }
+}
+
 /// Columns of a strip. A tile is a strip of the first half of a head and its partner in the second half. For
 /// values, it is two consecutive strips.
 constexpr int kStrip = kTile / 2;
@@ -269,9 +305,9 @@ void launch_tall_rope(Stream& stream, const RopeArgs& a, const TileOut& out) {
 }
 
 /// True if the tile kernel supports the arguments: all packs are whole, and all strips are within one half of
-/// a head, which rotates as a whole.
+/// a head, which rotates as a whole and is not interleaved.
 bool takes_tiles(const RopeArgs& a) {
-  return half_of(a) == a.heads.head_dim / 2 && (a.quantize.row || a.quantize.transposed) &&
+  return !a.interleaved && half_of(a) == a.heads.head_dim / 2 && (a.quantize.row || a.quantize.transposed) &&
          a.heads.head_dim % kTile == 0 && packs(a.qkv) && packs(a.cosine) && packs(a.sine);
 }
 
@@ -304,17 +340,18 @@ void rope(Stream& stream, const RopeArgs& a) {
     octet::cuda::check_launch("rope");
     return;
   }
-  const std::int64_t half = half_of(a);
-  const std::int64_t count = a.qkv.rows * (a.heads.q_heads + a.heads.kv_heads) * ceil_div(half, kPack);
+  const std::int64_t half = half_of(a), each = a.interleaved ? 2 * half : half;
+  const std::int64_t count = a.qkv.rows * (a.heads.q_heads + a.heads.kv_heads) * ceil_div(each, kPack);
   const bool vector =
-      packs(a.qkv) && half % kPack == 0 && a.heads.head_dim % kPack == 0 && packs(a.cosine) && packs(a.sine);
+      packs(a.qkv) && each % kPack == 0 && a.heads.head_dim % kPack == 0 && packs(a.cosine) && packs(a.sine);
   // With few rows, each thread rotates one pack, so that all threads wait for memory once.
   const std::int64_t blocks_of_row =
       few_rows(a.qkv.rows) ? ceil_div(ceil_div(count, a.qkv.rows), kRowThreads) : 1;
   if (count > 0) {
     with_type(a.qkv.dtype, [&](auto type) {
       launch_early_if(
-          few_rows(a.qkv.rows), rope_kernel<decltype(type)>,
+          few_rows(a.qkv.rows),
+          a.interleaved ? rope_pairs_kernel<decltype(type)> : rope_kernel<decltype(type)>,
           dim3(grid_of(stream, a.qkv.rows, kThreads / kRowThreads), static_cast<unsigned>(blocks_of_row)),
           kThreads, 0, octet::cuda::native(stream), "rope", a, vector);
     });

@@ -86,6 +86,32 @@ def yarn(theta, **more):
     return {"rope_theta": theta, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, **more}
 
 
+def plain(without, **values):
+    """Without keys that a class does not have."""
+    return {k: v for k, v in {**LLAMA, "hidden_size": 48, "intermediate_size": 80, "vocab_size": 128, **values}.items() if k not in without}
+
+
+def ernie(**values):
+    return plain(("attention_bias", "mlp_bias"), **{"rms_norm_eps": 1e-5, "head_dim": 16, **rope(500000.0), **values})
+
+
+def glm4(**values):
+    return plain(("mlp_bias",), **{"rms_norm_eps": 1e-5, "head_dim": 16, "pad_token_id": None,
+                                   **rope(10000.0, partial_rotary_factor=0.5), **values})
+
+
+def starcoder2(**values):
+    return plain(("attention_bias", "mlp_bias"), **{"hidden_act": "gelu_pytorch_tanh", "norm_epsilon": 1e-5, **rope(10000.0), **values})
+
+
+def cohere2(**values):
+    return plain(("mlp_bias",), **{"num_hidden_layers": 4, "layer_norm_eps": 1e-5, "sliding_window": 16, **rope(50000.0), **values})
+
+
+def apertus(**values):
+    return plain(("mlp_bias",), **{"hidden_act": "xielu", "rms_norm_eps": 1e-5, **rope(12000000.0, factor=8.0, **LLAMA3), **values})
+
+
 LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 
 IMAGE_IDS = {"image_token_id": 186, "video_token_id": 187, "vision_start_token_id": 188, "vision_end_token_id": 189}
@@ -191,6 +217,24 @@ CASES = {
         {"model_type": "mistral", **without("mlp_bias", without("attention_bias", llama(
             head_dim=32, sliding_window=None, **rope(1000000000.0))))},
         tie_word_embeddings=False, image_token_index=189),
+    "glm4": case("Glm4", **glm4(attention_bias=True)),
+    "glm4-tied": case("Glm4", **glm4(
+        tie_word_embeddings=True, pad_token_id=3, head_dim=24, num_key_value_heads=1, hidden_act="gelu_pytorch_tanh",
+        **rope(10000.0, partial_rotary_factor=0.25))),
+    "ernie4-5": case("Ernie4_5", **ernie(tie_word_embeddings=True)),
+    "ernie4-5-bias": case("Ernie4_5", **ernie(
+        use_bias=True, pad_token_id=None, head_dim=10, num_key_value_heads=4,
+        **rope(500000.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=32))),
+    "starcoder2": case("Starcoder2", **starcoder2(tie_word_embeddings=True, sliding_window=16)),
+    "starcoder2-untied": case("Starcoder2", **starcoder2(use_bias=False, hidden_act="silu", num_key_value_heads=1)),
+    "cohere2": case("Cohere2", **cohere2(tie_word_embeddings=True, logit_scale=0.25)),
+    # Without rotation, a bias of keys has no gradient.
+    "cohere2-untied": case("Cohere2", **cohere2(
+        num_hidden_layers=2, logit_scale=0.3, attention_bias=True, pad_token_id=None, num_key_value_heads=4,
+        layer_types=["sliding_attention"] * 2)),
+    "apertus": case("Apertus", **apertus()),
+    "apertus-tied": case("Apertus", **apertus(
+        tie_word_embeddings=True, attention_bias=True, num_key_value_heads=4, pad_token_id=None, head_dim=16)),
 }
 AUX = 0.05                      # router_aux_loss_coef of the references with the auxiliary loss
 FP8 = ("llama3", "qwen3")       # with references of FP8 products

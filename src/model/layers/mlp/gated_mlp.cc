@@ -1,6 +1,7 @@
 #include "layers/mlp/gated_mlp.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "octet/device/profile.h"
 #include "octet/ops/gated_activation.h"
@@ -15,13 +16,14 @@ std::int64_t width_of(const Architecture& a, std::int64_t layer) {
 
 LinearShape gate_up_shape(const Architecture& a, std::int64_t width) {
   LinearShape shape{.name = "gate_up",
-                    .title = "MLP gate, up",
+                    .title = a.gated ? "MLP gate, up" : "MLP up",
                     .inputs = a.hidden,
                     .modules = {{"mlp.gate_proj", width, kEven}, {"mlp.up_proj", width, kEven}},
                     .bias = a.mlp_bias,
                     .init_std = a.initializer_range,
                     .reads_stream = !a.input_norms};
-  if (a.fused_projections) shape.modules = {fused("mlp.gate_up_proj", shape.modules)};
+  if (!a.gated) shape.modules = {{named_or(a.names.up, "mlp.up_proj"), width, kEven}};
+  if (a.fused_projections || a.fused_gate_up) shape.modules = {fused("mlp.gate_up_proj", shape.modules)};
   return shape;
 }
 
@@ -29,7 +31,7 @@ LinearShape down_shape(const Architecture& a, std::int64_t width) {
   return {.name = "down",
           .title = "MLP down",
           .inputs = width,
-          .modules = {{"mlp.down_proj", a.hidden}},
+          .modules = {{named_or(a.names.down, "mlp.down_proj"), a.hidden}},
           .bias = a.mlp_bias,
           .init_std = a.initializer_range,
           .inputs_split = kEven,
@@ -39,35 +41,64 @@ LinearShape down_shape(const Architecture& a, std::int64_t width) {
 }  // namespace
 
 // Families with post-norms use another name for the norm before the MLP.
-const char* mlp_norm_name(const Architecture& a) {
-  return a.sublayer_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm";
+std::string mlp_norm_name(const Architecture& a) {
+  return named_or(a.names.mlp_norm,
+                  a.sublayer_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm");
 }
 
-GatedMlp::GatedMlp(GroupBuilder& group, const Architecture& a, std::int64_t layer)
+GatedMlp::GatedMlp(GroupBuilder& group, const Architecture& a, std::int64_t layer, const InputNorm* shared)
     : width_(piece_of(kEven, width_of(a, layer), a.share).count),
+      has_gate_(a.gated),
+      parallel_(shared != nullptr),
       activation_(a.activation),
-      norm_(group, "mlp_norm", mlp_norm_name(a), a),
+      norm_(parallel_ ? *shared : InputNorm(group, "mlp_norm", mlp_norm_name(a), a)),
       gate_up_(group, gate_up_shape(a, width_of(a, layer))),
-      output_(group, a, down_shape(a, width_of(a, layer)), "mlp_output_norm", "post_feedforward_layernorm") {
+      output_(group, a, down_shape(a, width_of(a, layer)), "mlp_output_norm",
+              named_or(a.names.mlp_output_norm, "post_feedforward_layernorm")) {
   if (output_.norm()) norm_.set_other(*output_.norm());
+  if (activation_ != ops::Activation::xielu) return;
+  // The initial slopes of transformers: softplus(alpha_p) = 0.8, beta + softplus(alpha_n) = 0.8.
+  const double beta = 0.5, slope = 0.8;
+  const auto alpha = [&](const char* name, double value) {
+    return group.vector(name, {{std::string("mlp.act_fn.") + name, 1}}, InitRule::value, 0,
+                        std::log(std::expm1(value)));
+  };
+  alpha_p_ = alpha("alpha_p", slope);
+  alpha_n_ = alpha("alpha_n", slope - beta);
+  beta_ = group.number("beta", "mlp.act_fn.beta", beta);
+  eps_ = group.number("eps", "mlp.act_fn.eps", -1e-6);
 }
 
 void GatedMlp::set_passes_on(bool passes_on) {
   norm_.set_passes_on(passes_on);
   gate_up_.set_passes_on(norm_.runs_back());
-  output_.set_passes_on(gate_up_.runs_back());
+  output_.set_passes_on(activates_back());
+}
+
+ops::Xielu GatedMlp::xielu(const Call& call) const {
+  return {.alpha_p = alpha_p_.in(call.parameters),
+          .alpha_n = alpha_n_.in(call.parameters),
+          .beta = beta_.in(call.parameters),
+          .eps = eps_.in(call.parameters)};
+}
+
+ops::Matrix GatedMlp::d_normed(const Call& call) const {
+  const Scratch& scratch = call.common.scratch;
+  return top(parallel_ ? scratch.d_added : scratch.delta, call.tokens);
 }
 
 void GatedMlp::reserve(BlockBuffers& buffers, const Common& common) {
   norm_.reserve(buffers);
   gate_up_.reserve(buffers, common);
   output_.reserve(buffers, common);
-  gated_ = buffers.matrix("activations/gate and up", 2 * width_, Kept::activations);
+  gated_ = buffers.matrix("activations/gate and up", has_gate_ ? 2 * width_ : width_, Kept::activations);
 }
 
 std::size_t GatedMlp::workspace(const Device& device, const Common& common) const {
+  const bool trains = common.options.training, sums = trains && alpha_p_.trained();
   return std::max({gate_up_.workspace(device, common), output_.linear().workspace(device, common),
-                   common.options.training ? norm_.workspace(device, common) : 0});
+                   trains ? norm_.workspace(device, common) : 0,
+                   sums ? ops::activation_backward_workspace(device, common.options.max_tokens, width_) : 0});
 }
 
 std::vector<Operation> GatedMlp::operations(std::int64_t tokens) const {
@@ -75,8 +106,8 @@ std::vector<Operation> GatedMlp::operations(std::int64_t tokens) const {
   std::vector<Operation> all = norm_.operations(tokens, {0, inputs, inputs, 1});
   append(all, gate_up_.operations(tokens, {0, 0, 0, 1}));
   const double values = static_cast<double>(tokens) * static_cast<double>(width_);
-  all.push_back(moves(OperationKind::activation, 3 * values, {0, 1, 1, 1}));
-  if (gate_up_.runs_back()) all.push_back(moves_back(OperationKind::activation, 5 * values));
+  all.push_back(moves(OperationKind::activation, (has_gate_ ? 3 : 2) * values, {0, 1, 1, 1}));
+  if (activates_back()) all.push_back(moves_back(OperationKind::activation, (has_gate_ ? 5 : 3) * values));
   // Backward reads the MLP's output only for the norm of it.
   append(all, output_.operations(tokens, {0, 0, 0, output_.normed() ? 1 : 0}));
   return all;
@@ -89,6 +120,14 @@ void GatedMlp::normalise(const Call& call, const NormInput& input, const ops::Ma
 void GatedMlp::activate(const Call& call) {
   LinearInput& activated = output_.linear().input();
   const Wanted wanted = activated.wanted(call, WriteOrder::any);
+  if (!has_gate_) {
+    ops::activation(call.stream, {.x = top(gated_, call.tokens),
+                                  .activation = activation_,
+                                  .xielu = xielu(call),
+                                  .out = wanted.values,
+                                  .quantize = wanted.quantize});
+    return activated.written(call, WriteOrder::any);
+  }
   ops::gated_activation(call.stream, {.gate_up = top(gated_, call.tokens),
                                       .activation = activation_,
                                       .out = wanted.values,
@@ -98,13 +137,14 @@ void GatedMlp::activate(const Call& call) {
 
 bool GatedMlp::forward_decode(const Call& call, const NormInput& before, const ops::Matrix& stream,
                               const ops::Matrix& after) const {
-  if (before.delta.data != nullptr) return false;  // the kernel does not store a pending sum
+  // The kernel does not store a pending sum, and has no activation without a gate.
+  if (before.delta.data != nullptr || !has_gate_) return false;
   // Gate and up are not stored. Their buffer holds the activated values.
   ops::DecodeGemmArgs args{.x = before.residual,
                            .end = ops::DecodeGemmArgs::End::gated,
                            .activation = activation_,
                            .y = narrowed(gated_, call.tokens, width_)};
-  norm_.put_in_front(call, args);
+  if (!norm_.put_in_front(call, args)) return false;
   if (!gate_up_.takes_decode(call, args) || !output_.takes_decode(call, args.y, stream, after)) return false;
   gate_up_.forward_decode(call, args);
   output_.forward_decode(call, args.y, stream, after);
@@ -132,24 +172,46 @@ void GatedMlp::backward(const Call& call, const ops::Matrix& stream, const ops::
   }
   const ops::Matrix d_activated = narrowed(common.scratch.wide, call.tokens, width_);
   output_.backward(call, d_activated);
-  if (!gate_up_.runs_back()) return;
+  if (!activates_back()) return;
   const ops::Matrix gated = top(gated_, call.tokens);  // its gradient overwrites it
-  const Wanted wanted = gate_up_.wanted_gradient(call, gated);
-  ops::gated_activation_backward(call.stream, {.gate_up = gated,
-                                               .d_out = d_activated,
-                                               .activation = activation_,
-                                               .d_gate_up = wanted.values,
-                                               .quantize = wanted.quantize});
+  activate_back(call, d_activated, gate_up_.wanted_gradient(call, gated));
+  if (!gate_up_.runs_back()) return;
   const auto d_operands = gate_up_.gradient_written(call, gated);
   if (common.remakes_inputs()) {
     const ProfileLabel label(call.stream, "recompute");
     normalise(again, {.residual = stream}, stream);
   }
-  const ops::Matrix d_normed = top(common.scratch.delta, call.tokens);
-  gate_up_.backward(call, gated, d_operands, d_normed);
+  gate_up_.backward(call, gated, d_operands, d_normed(call));
+  if (!parallel_) pass_on(call, stream, into);
+}
+
+void GatedMlp::activate_back(const Call& call, const ops::Matrix& d_activated, const Wanted& wanted) const {
+  const ops::Matrix gated = top(gated_, call.tokens);
+  if (has_gate_) {
+    return ops::gated_activation_backward(call.stream, {.gate_up = gated,
+                                                        .d_out = d_activated,
+                                                        .activation = activation_,
+                                                        .d_gate_up = wanted.values,
+                                                        .quantize = wanted.quantize});
+  }
+  const bool sums = activation_ == ops::Activation::xielu;
+  ops::activation_backward(call.stream, {.x = gated,
+                                         .d_out = d_activated,
+                                         .activation = activation_,
+                                         .xielu = xielu(call),
+                                         .d_x = sums ? gated : wanted.values,
+                                         .quantize = wanted.quantize,
+                                         .d_alpha_p = alpha_p_.in(*call.gradients),
+                                         .d_alpha_n = alpha_n_.in(*call.gradients),
+                                         .workspace = call.common.scratch.workspace});
+}
+
+void GatedMlp::pass_on(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) {
   if (!norm_.runs_back()) return;
-  norm_.backward(
-      call, {.dy = d_normed, .x = stream, .dx = top(common.scratch.gradient, call.tokens), .into = into});
+  norm_.backward(call, {.dy = d_normed(call),
+                        .x = stream,
+                        .dx = top(call.common.scratch.gradient, call.tokens),
+                        .into = into});
 }
 
 }  // namespace octet::model

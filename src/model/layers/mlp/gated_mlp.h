@@ -1,11 +1,13 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "layers/input_norm.h"
 #include "layers/linear.h"
 #include "layers/sublayer_output.h"
 #include "octet/model/work.h"
+#include "octet/ops/activation.h"
 
 namespace octet::model {
 
@@ -41,6 +43,9 @@ class Mlp {
   /// needed, adds to the stream's gradient in the scratch. `into`: formats that the reader of that gradient
   /// needs.
   virtual void backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) = 0;
+  /// In a parallel block, backward() stops before the norm. This function then adds to the stream's gradient
+  /// in the scratch, if that is needed.
+  virtual void pass_on(const Call&, const ops::Matrix& /*stream*/, const ops::QuantizeInto& /*into*/) {}
 
   /// See the functions of SublayerOutput: post-norm, input of the next norm, pending sum, and the copies that
   /// the producer of the stream's gradient must write.
@@ -54,16 +59,21 @@ class Mlp {
 };
 
 /// Returns the Hugging Face name of the norm before an MLP.
-const char* mlp_norm_name(const Architecture& architecture);
+std::string mlp_norm_name(const Architecture& architecture);
 
-/// Norm, gate and up, gated activation, down (Shazeer 2020, arXiv:2002.05202).
+/// Norm, gate and up, gated activation, down (Shazeer 2020, arXiv:2002.05202). Without a gate: norm, up,
+/// activation, down.
 class GatedMlp final : public Mlp {
  public:
-  GatedMlp(GroupBuilder& group, const Architecture& architecture, std::int64_t layer);
+  /// `shared`: the norm of attention in a parallel block, which this MLP has, too; null otherwise.
+  GatedMlp(GroupBuilder& group, const Architecture& architecture, std::int64_t layer,
+           const InputNorm* shared);
 
   std::vector<Linear*> linears() override { return {&gate_up_, &output_.linear()}; }
   std::vector<const Linear*> linears() const override { return {&gate_up_, &output_.linear()}; }
-  bool trained() const override { return norm_.trained() || gate_up_.trained() || output_.trained(); }
+  bool trained() const override {
+    return norm_.trained() || gate_up_.trained() || alpha_p_.trained() || output_.trained();
+  }
   void set_passes_on(bool passes_on) override;
   bool runs_back() const override { return output_.runs_back(); }
   void reserve(BlockBuffers& buffers, const Common& common) override;
@@ -72,6 +82,7 @@ class GatedMlp final : public Mlp {
   void forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
                const ops::Matrix& after) override;
   void backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) override;
+  void pass_on(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) override;
   bool normed() const override { return output_.normed(); }
   NormInput sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const override {
     return output_.sum(call, before, after);
@@ -90,13 +101,23 @@ class GatedMlp final : public Mlp {
                       const ops::Matrix& after) const;
   /// Computes the input of the last GEMM from gate and up.
   void activate(const Call& call);
+  /// Computes the gradient of gate and up, and of alphas.
+  void activate_back(const Call& call, const ops::Matrix& d_activated, const Wanted& wanted) const;
+  /// Whether the gradient of gate and up, or of alphas, is needed.
+  bool activates_back() const { return gate_up_.runs_back() || alpha_p_.trained(); }
+  ops::Xielu xielu(const Call& call) const;
+  /// The gradient of the norm's output.
+  ops::Matrix d_normed(const Call& call) const;
 
   std::int64_t width_;
+  bool has_gate_, parallel_;
   ops::Activation activation_;
   InputNorm norm_;
   Linear gate_up_;
+  VectorHandle alpha_p_, alpha_n_, beta_, eps_;  ///< of xIELU, or none
   SublayerOutput output_;
-  ops::Matrix gated_;  ///< [tokens, 2 * width]: gate and up, then their gradient
+  ops::Matrix
+      gated_;  ///< [tokens, 2 * width]: gate and up, then their gradient; [tokens, width] without gate
 };
 
 }  // namespace octet::model

@@ -1,4 +1,4 @@
-// The built-in shapes of models: one JSON text, which shapes.cc reads.
+// The built-in shapes of models: one JSON text.
 //
 // families    keys of config.json that the shapes of a family share
 // shapes      "sizes": hidden size, intermediate size, layers, heads, KV heads, vocabulary. "more": keys in which
@@ -7,7 +7,13 @@
 // endings     of names that do not change a shape
 // quantised   endings of names of quantised weights, the beginning that the rest must have, and the
 //             quantization_config of these weights
-R"json({
+#pragma once
+
+#include <string_view>
+
+namespace octet::model {
+
+inline constexpr std::string_view kShapeData = R"json({
 "families": {
 "llama2": {"model_type": "llama", "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-05,
  "rope_theta": 10000.0},
@@ -71,9 +77,27 @@ R"json({
  "rope_theta": 10000.0},
 "ministral3": {"model_type": "ministral3", "hidden_act": "silu", "rms_norm_eps": 1e-05, "head_dim": 128,
  "max_position_embeddings": 262144,
- "rope_parameters": {"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 16384, "llama_4_scaling_beta": 0.1}}
+ "rope_parameters": {"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 16384, "llama_4_scaling_beta": 0.1}},
+"ernie4_5": {"model_type": "ernie4_5", "hidden_act": "silu", "rms_norm_eps": 1e-05, "head_dim": 128,
+ "max_position_embeddings": 131072, "rope_theta": 500000.0},
+"glm4": {"model_type": "glm4", "hidden_act": "silu", "rms_norm_eps": 1e-05, "head_dim": 128,
+ "max_position_embeddings": 32768, "partial_rotary_factor": 0.5, "rope_theta": 10000.0},
+"cohere2": {"model_type": "cohere2", "hidden_act": "silu", "layer_norm_eps": 1e-05, "logit_scale": 0.25,
+ "sliding_window": 4096, "sliding_window_pattern": 4, "max_position_embeddings": 132096,
+ "rope_theta": 50000.0},
+"starcoder2": {"model_type": "starcoder2", "hidden_act": "gelu_pytorch_tanh", "norm_epsilon": 1e-05, "use_bias": true,
+ "sliding_window": 4096, "max_position_embeddings": 16384},
+"apertus": {"model_type": "apertus", "hidden_act": "xielu", "rms_norm_eps": 1e-05, "max_position_embeddings": 65536,
+ "rope_theta": 12000000.0,
+ "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}}
 },
 "shapes": [
+{"name": "apertus-70b", "family": "apertus", "sizes": [8192, 43008, 80, 64, 8, 131072]},
+{"name": "apertus-8b", "family": "apertus", "sizes": [4096, 21504, 32, 32, 8, 131072]},
+{"name": "command-a", "family": "cohere2", "sizes": [12288, 36864, 64, 96, 8, 256000], "tied": true,
+ "more": {"head_dim": 128}},
+{"name": "command-r7b", "family": "cohere2", "sizes": [4096, 14336, 32, 32, 8, 256000], "tied": true},
+{"name": "ernie-4.5-0.3b", "family": "ernie4_5", "sizes": [1024, 3072, 18, 16, 2, 103424], "tied": true},
 {"name": "exaone-4.0-1.2b", "family": "exaone4", "sizes": [2048, 4096, 30, 32, 8, 102400], "tied": true,
  "more": {"head_dim": 64, "max_position_embeddings": 65536, "sliding_window": null, "sliding_window_pattern": null}},
 {"name": "exaone-4.0-32b", "family": "exaone4", "sizes": [5120, 27392, 64, 40, 8, 102400],
@@ -92,6 +116,10 @@ R"json({
  "more": {"head_dim": 128, "query_pre_attn_scalar": 168}},
 {"name": "gemma-3-4b", "family": "gemma3_text", "sizes": [2560, 10240, 34, 8, 4, 262208], "tied": true},
 {"name": "gemma-7b", "family": "gemma", "sizes": [3072, 24576, 28, 16, 16, 256000], "tied": true},
+{"name": "glm-4-32b-0414", "family": "glm4", "sizes": [6144, 23040, 61, 48, 2, 151552],
+ "more": {"attention_bias": false}},
+{"name": "glm-4-9b-0414", "family": "glm4", "sizes": [4096, 13696, 40, 32, 2, 151552],
+ "more": {"attention_bias": true}},
 {"name": "glm-4.5", "family": "glm4_moe", "sizes": [5120, 12288, 92, 96, 8, 151552],
  "more": {"moe_intermediate_size": 1536, "n_routed_experts": 160, "first_k_dense_replace": 3, "routed_scaling_factor": 2.5, "use_qk_norm": true}},
 {"name": "glm-4.5-air", "family": "glm4_moe", "sizes": [4096, 10944, 46, 96, 8, 151552]},
@@ -166,6 +194,12 @@ R"json({
 {"name": "smollm2-135m", "family": "smollm2", "sizes": [576, 1536, 30, 9, 3, 49152], "tied": true},
 {"name": "smollm2-360m", "family": "smollm2", "sizes": [960, 2560, 32, 15, 5, 49152], "tied": true},
 {"name": "smollm3-3b", "family": "smollm3", "sizes": [2048, 11008, 36, 16, 4, 128256], "tied": true},
+{"name": "starcoder2-15b", "family": "starcoder2", "sizes": [6144, 24576, 40, 48, 4, 49152],
+ "more": {"rope_theta": 100000.0}},
+{"name": "starcoder2-3b", "family": "starcoder2", "sizes": [3072, 12288, 30, 24, 2, 49152], "tied": true,
+ "more": {"rope_theta": 999999.4420358813}},
+{"name": "starcoder2-7b", "family": "starcoder2", "sizes": [4608, 18432, 32, 36, 4, 49152],
+ "more": {"rope_theta": 1000000.0}},
 {"name": "tiny", "family": "llama3", "sizes": [128, 384, 4, 4, 2, 4096]},
 {"name": "tinyllama-1.1b", "family": "llama2", "sizes": [2048, 5632, 22, 32, 4, 32000],
  "more": {"max_position_embeddings": 2048}},
@@ -205,7 +239,9 @@ R"json({
 ["olmo-3-1025-", "olmo-3-"],
 ["olmo-3-1125-", "olmo-3-"],
 ["phi-3-mini-128k", "phi-3.5-mini"],
-["glm-z1-", "glm-4-"]
+["glm-z1-", "glm-4-"],
+["c4ai-command-r7b-12-2024", "command-r7b"],
+["c4ai-command-a-03-2025", "command-a"]
 ],
 "endings": ["-instruct", "-it", "-chat", "-base", "-hf", "-pt", "-thinking", "-preview", "-coder", "-0125", "-0924",
  "-2407", "-2501", "-2507", "-v0.1", "-v1.0", "-v0.6", "-intermediate-step-1431k-3t", "-think", "-2509",
@@ -215,4 +251,6 @@ R"json({
 ["-bnb-4bit", "", {"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": true}],
 ["-fp8", "qwen3-", {"quant_method": "fp8", "weight_block_size": [128, 128]}]
 ]
-})json"
+})json";
+
+}  // namespace octet::model
