@@ -174,10 +174,13 @@ void WeightFolder::require_used(const std::set<std::string>& used, const std::st
     }
     if (left_out++ == 0) example = name;
   }
-  if (left_out > 0) {
-    log::warn(folder_ + ": " + std::to_string(left_out) +
-              " tensors are not part of the language model and are not read, as '" + example + "'");
-  }
+  if (left_out == 0) return;
+  const std::string line = folder_ + ": " + std::to_string(left_out) +
+                           " tensors are not part of the language model and are not read, as '" + example +
+                           "'";
+  // Only a multimodal model has another prefix. Its other parts are expected.
+  if (prefix == "model.") return log::warn(line);
+  log::info(line);
 }
 
 void WeightFolder::read_bytes(const std::string& name,

@@ -126,6 +126,10 @@ TEST(Wrappers, WrongSectionsAndPartsAreRefused) {
   config = parsed(kQwen3Vl);
   config["deepstack_scale"] = 2.0;
   expect_refused(config, "deepstack_scale");
+  config = parsed(kQwen3Vl);
+  config["model_type"] = "qwen3_vl_moe";
+  expect_refused(config,
+                 "a part of this model is not built: experts of a block that are stored in one tensor");
   config = parsed(kMistral3);
   config["text_config"]["rope_scaling"] = {{"type", "default"}, {"mrope_section", {24, 20, 20}}};
   expect_refused(config, "mrope_section");

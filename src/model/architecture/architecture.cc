@@ -32,6 +32,11 @@ const Family& family_of(const Json& config, const std::string& where) {
     }
     return family;
   }
+  for (const RefusedFamily& family : refused_families()) {
+    if (type == family.model_type)
+      refuse("a part of this model is not built: " + std::string(family.part), "model_type: one of " + known,
+             "'" + type + "'", where, "use a model of one of these families");
+  }
   refuse(
       "the architecture of this model is not known", "model_type: one of " + known,
       type.empty() ? "no model_type" : "'" + type + "'" + (class_name.empty() ? "" : " (" + class_name + ")"),

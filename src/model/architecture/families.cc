@@ -422,6 +422,14 @@ const std::vector<Family>& families() {
   return table;
 }
 
+const std::vector<RefusedFamily>& refused_families() {
+  static const std::vector<RefusedFamily> table = {
+      {"qwen3_vl_moe", "experts of a block that are stored in one tensor, with inputs first"},
+      {"qwen3_vl_moe_text", "experts of a block that are stored in one tensor, with inputs first"},
+  };
+  return table;
+}
+
 bool is_harmless_key(std::string_view key) {
   // Keys that PretrainedConfig and tools write in addition to the architecture, old generation defaults, and
   // keys of other programs. The classes of these families in transformers have no such parameter.

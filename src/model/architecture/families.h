@@ -103,6 +103,13 @@ struct Family {
 
 const std::vector<Family>& families();
 
+/// A family that differs from the table in a part that is not built.
+struct RefusedFamily {
+  std::string_view model_type;
+  std::string_view part;
+};
+const std::vector<RefusedFamily>& refused_families();
+
 /// Whether a key of config.json has no effect on Octet's results (dates, token ids, generation defaults, …),
 /// or is not read by transformers.
 bool is_harmless_key(std::string_view key);
