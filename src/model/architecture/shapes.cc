@@ -283,12 +283,11 @@ struct Shape {
 
 /// Gemma 3 is the text model of the published one.
 constexpr std::array kShapes{
-    Shape{"gemma-2b", "gemma", 2048, 16384, 18, 8, 1, 256000, true},
-    Shape{"gemma-7b", "gemma", 3072, 24576, 28, 16, 16, 256000, true},
     Shape{"gemma-2-27b", "gemma2", 4608, 36864, 46, 32, 16, 256000, true,
           R"({"head_dim": 128, "query_pre_attn_scalar": 144})"},
     Shape{"gemma-2-2b", "gemma2", 2304, 9216, 26, 8, 4, 256000, true},
     Shape{"gemma-2-9b", "gemma2", 3584, 14336, 42, 16, 8, 256000, true},
+    Shape{"gemma-2b", "gemma", 2048, 16384, 18, 8, 1, 256000, true},
     Shape{"gemma-3-12b", "gemma3_text", 3840, 15360, 48, 16, 8, 262208, true},
     Shape{"gemma-3-1b", "gemma3_text", 1152, 6912, 26, 4, 1, 262144, true,
           R"({"sliding_window": 512, "max_position_embeddings": 32768, "rope_scaling": null})"},
@@ -297,6 +296,7 @@ constexpr std::array kShapes{
     Shape{"gemma-3-27b", "gemma3_text", 5376, 21504, 62, 32, 16, 262208, true,
           R"({"head_dim": 128, "query_pre_attn_scalar": 168})"},
     Shape{"gemma-3-4b", "gemma3_text", 2560, 10240, 34, 8, 4, 262208, true},
+    Shape{"gemma-7b", "gemma", 3072, 24576, 28, 16, 16, 256000, true},
     Shape{"glm-4.5", "glm4_moe", 5120, 12288, 92, 96, 8, 151552, false,
           R"({"moe_intermediate_size": 1536, "n_routed_experts": 160, "first_k_dense_replace": 3,
               "routed_scaling_factor": 2.5, "use_qk_norm": true})"},
