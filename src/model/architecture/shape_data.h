@@ -1,7 +1,8 @@
 // The built-in shapes of models: one JSON text.
 //
 // families    keys of config.json that the shapes of a family share
-// shapes      "sizes": hidden size, intermediate size, layers, heads, KV heads, vocabulary. "more": keys in which
+// shapes      "sizes": hidden size, intermediate size, layers, heads, KV heads, vocabulary. "more": keys in
+// which
 //             a shape differs from its family. Gemma 3 is the text model of the published one.
 // beginnings  of names on the hub in lower case, and what replaces them, in this order
 // endings     of names that do not change a shape
