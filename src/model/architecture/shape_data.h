@@ -199,7 +199,7 @@ inline constexpr std::string_view kShapeData = R"json({
  "more": {"rope_theta": 100000.0}},
 {"name": "starcoder2-3b", "family": "starcoder2", "sizes": [3072, 12288, 30, 24, 2, 49152], "tied": true,
  "more": {"rope_theta": 999999.4420358813}},
-{"name": "starcoder2-7b", "family": "starcoder2", "sizes": [4608, 18432, 32, 36, 4, 49152],
+{"name": "starcoder2-7b", "family": "starcoder2", "sizes": [4608, 18432, 32, 36, 4, 49152], "tied": true,
  "more": {"rope_theta": 1000000.0}},
 {"name": "tiny", "family": "llama3", "sizes": [128, 384, 4, 4, 2, 4096]},
 {"name": "tinyllama-1.1b", "family": "llama2", "sizes": [2048, 5632, 22, 32, 4, 32000],
