@@ -3,12 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
-#include <numeric>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "messages/transport.h"
+#include "octet/device/cpu.h"
 
 namespace octet::comm::chunk_pipeline_test {
 namespace {
@@ -87,10 +91,12 @@ class Pipeline : public testing::Test {
   }
 
   std::uint32_t begun_ = 0, done_ = 0;
+  std::atomic<std::int64_t> prepared_number_ = -1, arrived_number_ = -1, early_ = 0;
   Log log_;
   Place place_{.rank = 0, .size = 3};
   std::unique_ptr<Device> device_ = make_cpu_device({.threads = 1});
-  std::unique_ptr<Stream> stream_ = device_->make_stream({.name = "queue"});
+  std::unique_ptr<Stream> stream_ =
+      device_->make_stream({.name = "queue", .mode = StreamOptions::Mode::worker});
   std::unique_ptr<PeerAccess> access_ = make_memory_peer_access([] {});
   Recorded exchange_{log_};
   std::unique_ptr<ChunkPipeline> pipeline_;
@@ -134,6 +140,30 @@ TEST_F(Pipeline, InStepsOnlySendingUsesTheSecondStream) {
                      "await: 1",
                      "finish 2"};
   EXPECT_EQ(in_chunks(10, 30), expected);
+}
+
+TEST_F(Pipeline, StreamsWaitForThePreparationAndForTheBytesOfAChunk) {
+  auto &prepared = prepared_number_, &arrived = arrived_number_, &early = early_;
+  // Writes the number of a chunk late, and counts chunks that are used before they were written.
+  const auto write = [](std::atomic<std::int64_t>& latest, Stream& stream, std::int64_t number) {
+    cpu::enqueue(stream, [&latest, number] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      latest = number;
+    });
+  };
+  const auto use = [&early](std::atomic<std::int64_t>& latest, Stream& stream, std::int64_t number) {
+    cpu::enqueue(stream, [&latest, &early, number] { early += latest < number; });
+  };
+  pipeline_->in_chunks_carried(
+      10, 35, [&](const Chunk& c) { write(prepared, *stream_, c.number); },
+      [&](Stream& stream, const Chunk& c) {
+        use(prepared, stream, c.number);
+        write(arrived, stream, c.number);
+      },
+      [&](const Chunk& c) { use(arrived, *stream_, c.number); });
+  stream_->synchronize();
+  EXPECT_EQ(arrived, 3);
+  EXPECT_EQ(early, 0);
 }
 
 TEST_F(Pipeline, ChunksCoverEveryElementOnce) {
