@@ -225,6 +225,14 @@ TEST_P(TemplateGolden, InJinjaEarlierThoughtsGoAsInTraining) {
   }
 }
 
+// Templates of LLaMA-Factory for vision-language models differ in their images only.
+TEST(TemplateNames, OfVisionLanguageModelsAreTheirTextTemplates) {
+  for (const auto& [name, row] : {std::pair{"qwen3_vl", "qwen3"}, {"qwen3_vl_nothink", "qwen3_nothink"}}) {
+    EXPECT_EQ(ChatTemplate::find(name).name(), row);
+    EXPECT_EQ(ChatTemplate::find(name).words_hash(), ChatTemplate::find(row).words_hash());
+  }
+}
+
 // A conversation up to an answer, as `trainer encode` prints it: earlier answers lose their thoughts, and the
 // answer itself keeps them.
 TEST(EncodePrompt, KeepsTheThoughtsOfItsAnswerAlone) {
