@@ -1,6 +1,7 @@
 // config.json of dense families of models: published files, values that cannot be, and what each key changes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
