@@ -42,6 +42,8 @@ const std::map<std::string, std::vector<std::string>> kFamilies{
     {"nothing is compiled at run time", {"torch_compile"}},
     {"nothing is uploaded", {"hub_", "push_to_hub", "export_hub_"}},
     {"exports are not quantised", {"export_quantization_"}},
+    {"only text is trained, and rows with images, audio or video are refused",
+     {"image_", "video_", "crop_to_patches", "use_audio_in_video", "audio_sampling_rate"}},
 };
 
 TEST(IdleKeys, GiveTheirOwnReason) {
