@@ -40,12 +40,12 @@ constexpr const char* kEnd = R"(
 ## Differences from transformers
 
 - Published files of `granite`, `seed_oss` and `starcoder2` have dropout. Octet trains without it.
-- With `longrope`, each document has the frequencies of its own length. In `transformers`, the longest row of a batch
+- With `longrope`, the length of each document selects its frequencies. In `transformers`, the longest row of a batch
   decides. With a KV cache, `--max-length` above the original length selects the frequencies of long documents.
 - `dynamic` without `alpha` refuses documents longer than `max_position_embeddings`.
 - `olmo2`, `olmo3` and `olmoe` cannot be divided with `--tensor-parallel-size`.
 - `cohere2` and `starcoder2` (layer norm), and `starcoder2` and `apertus` (no gate) decode without the fused kernels.
-- Of a [vision-language model](vision.md), the text model is trained. [Mixtures](experts.md) have a page of their own.
+- Of a [vision-language model](vision.md), the text model is trained. [Mixtures of experts](experts.md) has the details of mixtures.
 )";
 
 std::string blocks_of(const Family& family) {
