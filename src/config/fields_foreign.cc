@@ -51,7 +51,7 @@ const NotedKey kNoted[] = {
     {"crop_to_patches", kBool, "false", kMedia},
     {"video_max_pixels", kInt, "65536", kMedia},
     {"video_min_pixels", kInt, "256", kMedia},
-    {"video_fps", kNumber, "2.0", kMedia},
+    {"video_fps", kNumber, "2", kMedia},
     {"video_maxlen", kInt, "128", kMedia},
     {"use_audio_in_video", kBool, "false", kMedia},
     {"audio_sampling_rate", kInt, "16000", kMedia},
