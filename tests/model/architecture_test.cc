@@ -671,7 +671,7 @@ TEST(Architecture, PublishedFilesOfFamiliesWithTheirOwnBlocksAreRead) {
   const Architecture glm = read_architecture(published("glm4"), "test");
   EXPECT_TRUE(glm.interleaved_rotary && glm.sublayer_norms && glm.qkv_bias && !glm.output_bias);
   EXPECT_EQ(glm.rotary_dim, 8);
-  EXPECT_TRUE(glm.fused_gate_up && !glm.fused_projections);
+  EXPECT_TRUE(glm.fused_gate_up && !glm.fused_qkv);
   EXPECT_EQ(glm.padding_id, -1) << "outside of the vocabulary";
   const Architecture ernie = read_architecture(published("ernie4_5"), "test");
   EXPECT_TRUE(ernie.interleaved_rotary && ernie.tied && !ernie.qkv_bias && !ernie.mlp_bias);

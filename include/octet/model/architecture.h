@@ -156,6 +156,18 @@ struct Architecture {
   ExpertShape experts;
   /// Stored blocks after the last one, which predict further tokens. They are not read.
   std::int64_t further_blocks = 0;
+  bool input_norms = true;  ///< norms of the inputs of attention and MLP (pre-norm)
+  /// With qk_norm: the norms of heads follow the rotary embedding. Their names are query_layernorm and
+  /// key_layernorm.
+  bool qk_norm_last = false;
+  bool fused_qkv = false;      ///< files have one tensor for queries, keys and values, which is one module
+  bool fused_gate_up = false;  ///< files have one tensor for gate and up, which is one module
+  /// Whether embedding_scale is rounded to the dtype of the table before it multiplies.
+  bool rounds_embedding_scale = true;
+  /// Outputs of attention and MLP are multiplied by it before the stream adds them. The core divides the
+  /// stream by it instead, which no norm of the stream sees: it scales the embedding and stream_eps().
+  double residual_multiplier = 1.0;
+  double logits_divisor = 1.0;  ///< logits are divided by it, before their soft cap
   double initializer_range = 0.02;
   double embedding_initializer_range = 0.02;
   /// The trained parameters and the adapters. Not from config.json.
@@ -174,23 +186,9 @@ struct Architecture {
   }
   /// Returns the number of dimensions of a head that rotate.
   std::int64_t rotated() const { return rotary_dim == 0 ? heads.head_dim : rotary_dim; }
-  bool operator==(const Architecture& other) const;
-
-  bool input_norms = true;  ///< norms of the inputs of attention and MLP (pre-norm)
-  /// With qk_norm: the norms of heads follow the rotary embedding. Their names are query_layernorm and
-  /// key_layernorm.
-  bool qk_norm_last = false;
-  /// Files have one tensor for queries, keys and values, and one for gate and up. Each is one module.
-  bool fused_projections = false;
-  bool fused_gate_up = false;  ///< files have one tensor for gate and up, which is one module
-  /// Whether embedding_scale is rounded to the dtype of the table before it multiplies.
-  bool rounds_embedding_scale = true;
-  /// Outputs of attention and MLP are multiplied by it before the stream adds them. The core divides the
-  /// stream by it instead, which no norm of the stream sees: it scales the embedding and stream_eps().
-  double residual_multiplier = 1.0;
-  double logits_divisor = 1.0;  ///< logits are divided by it, before their soft cap
   /// The epsilon of norms of the stream.
   double stream_eps() const { return norm_eps / (residual_multiplier * residual_multiplier); }
+  bool operator==(const Architecture& other) const;
 };
 
 /// Reads a Hugging Face config.json with the keys of transformers 4 (rope_theta, rope_scaling) or 5

@@ -16,13 +16,27 @@
 namespace octet::model {
 namespace {
 
+std::string listed_families() {
+  std::string all;
+  for (const std::string& name : known_families()) all += (all.empty() ? "" : ", ") + name;
+  return all;
+}
+
+/// Throws Error if `type` is a family with a part that Octet lacks.
+void require_built(const std::string& type, const std::string& where) {
+  for (const RefusedFamily& family : refused_families()) {
+    if (type != family.model_type) continue;
+    refuse("this model needs a part that Octet does not have: " + std::string(family.part),
+           "model_type: one of " + listed_families(), "'" + type + "'", where,
+           "use a model of one of these families");
+  }
+}
+
 const Family& family_of(const Json& config, const std::string& where) {
   const std::string type = json_string(config, "model_type", "", where);
   std::string class_name;
   if (const auto it = config.find("architectures"); it != config.end() && !it->empty())
     class_name = it->front().get<std::string>();
-  std::string known;
-  for (const std::string& name : known_families()) known += (known.empty() ? "" : ", ") + name;
   for (const Family& family : families()) {
     if (type != family.model_type) continue;
     const bool text_class = !family.text_class.empty() && class_name == family.text_class;
@@ -32,18 +46,15 @@ const Family& family_of(const Json& config, const std::string& where) {
     }
     return family;
   }
-  for (const RefusedFamily& family : refused_families()) {
-    if (type == family.model_type)
-      refuse("a part of this model is not built: " + std::string(family.part), "model_type: one of " + known,
-             "'" + type + "'", where, "use a model of one of these families");
-  }
+  require_built(type, where);
   refuse(
-      "the architecture of this model is not known", "model_type: one of " + known,
+      "the architecture of this model is not known", "model_type: one of " + listed_families(),
       type.empty() ? "no model_type" : "'" + type + "'" + (class_name.empty() ? "" : " (" + class_name + ")"),
       where, "use a model of one of these families");
 }
 
-bool read_bias(Reader& config, BiasRule rule, const std::string& key) {
+bool read_bias(Reader& config, BiasRule rule, std::string_view name) {
+  const std::string key(name);
   // In transformers, too, a family without this key ignores it. `true` is an error if the family has no bias.
   const bool asked = config.boolean(key, false);
   switch (rule) {
@@ -60,220 +71,6 @@ bool read_bias(Reader& config, BiasRule rule, const std::string& key) {
   return false;
 }
 
-/// Whether block `i` slides when no `layer_types` say so.
-bool slides(const Family& family, std::int64_t i, bool use, std::int64_t first, std::int64_t period,
-            bool rotates) {
-  switch (family.window) {
-    case WindowRule::none:
-      return false;
-    case WindowRule::all:
-      return true;
-    case WindowRule::from_layer:
-      return use && i >= first;
-    case WindowRule::all_if_used:
-      return use;
-    case WindowRule::even_below_layer:
-      return use && i % 2 == 0 && i < first;
-    case WindowRule::periodic:
-      return (i + 1) % period != 0;
-    case WindowRule::without_rope:
-      return use && !rotates;
-  }
-  return false;
-}
-
-/// Returns for each block whether it rotates queries and keys, with the keys of SmolLM3Config.
-std::vector<bool> read_rotating_blocks(Reader& config, std::int64_t layers) {
-  const std::int64_t interval = config.size("no_rope_layer_interval", 4, kMaxLayers);
-  std::vector<bool> rotates(static_cast<std::size_t>(layers));
-  for (std::int64_t i = 0; i < layers; ++i) rotates[static_cast<std::size_t>(i)] = (i + 1) % interval != 0;
-  const Json* list = config.find("no_rope_layers");
-  if (list == nullptr) return rotates;
-  const auto is_switch = [](const Json& one) { return one == 0 || one == 1; };
-  if (!list->is_array() || list->size() < rotates.size() || !std::ranges::all_of(*list, is_switch)) {
-    refuse("'no_rope_layers' cannot be used",
-           "a list of at least " + std::to_string(layers) + " numbers: 1 for a rotary embedding, 0 for none",
-           short_json(*list), config.where());
-  }
-  for (std::size_t i = 0; i < rotates.size(); ++i) rotates[i] = (*list)[i] == 1;
-  return rotates;
-}
-
-std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::int64_t layers) {
-  std::vector<BlockShape> blocks(static_cast<std::size_t>(layers));
-  // An explicit null means no window; only an absent key has the family's default.
-  const Json* found = config.find("sliding_window");
-  // The class of qwen2_moe writes 0 for no window.
-  if (family.window == WindowRule::even_below_layer && found != nullptr && *found == 0) found = nullptr;
-  std::int64_t window = found != nullptr ? config.size("sliding_window", kMaxPositions) : 0;
-  const bool use = config.boolean("use_sliding_window", family.window == WindowRule::all);
-  const std::int64_t first =
-      json_int(config.object(), "max_window_layers", 28, 0, kMaxPositions, config.where());
-  const Json* types = config.find("layer_types");
-  // layer_types replaces the pattern, which may then be a text.
-  if (types != nullptr && !family.period_key.empty()) config.find(std::string(family.period_key));
-  const std::int64_t period = family.period_key.empty() || types != nullptr
-                                  ? family.period
-                                  : config.size(std::string(family.period_key), family.period, kMaxLayers);
-  if (family.window == WindowRule::none) {
-    if (found != nullptr || use) {
-      refuse("a sliding window is not supported by this family", "no 'sliding_window'",
-             found != nullptr ? short_json(*found) : "use_sliding_window: true", config.where());
-    }
-    window = 0;
-  }
-  if (family.needs_window && window == 0) {
-    refuse("the window of this family's blocks is missing", "'sliding_window', a number", "null",
-           config.where());
-  }
-  if (types != nullptr && (!types->is_array() || types->size() != blocks.size())) {
-    refuse("'layer_types' does not fit", "a list of " + std::to_string(layers) + " names", short_json(*types),
-           config.where());
-  }
-  const std::vector<bool> rotates =
-      family.rope_by_layer ? read_rotating_blocks(config, layers) : std::vector<bool>(blocks.size(), true);
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    if (!rotates[i]) blocks[i].rope = kNoRope;
-    bool sliding = slides(family, static_cast<std::int64_t>(i), use, first, period, rotates[i]);
-    if (types != nullptr) {
-      const Json& type = (*types)[i];
-      sliding = type == "sliding_attention";
-      const std::string where = config.where() + ": layer_types[" + std::to_string(i) + "]";
-      if (!sliding && type != "full_attention") {
-        refuse("a kind of layer is not supported", "full_attention or sliding_attention", short_json(type),
-               where);
-      }
-      if (sliding && window == 0) {
-        refuse("a layer has sliding attention, but no window size", "'sliding_window'", short_json(type),
-               where);
-      }
-    }
-    if (!sliding && family.rope_in_windows && window > 0) blocks[i].rope = kNoRope;
-    if (!sliding) continue;
-    blocks[i].window = window;
-    if (family.local_theta > 0) blocks[i].rope = 1;
-  }
-  return blocks;
-}
-
-[[noreturn]] void refuse_groups(const Reader& config, const std::string& what, const std::string& expected,
-                                const std::string& found) {
-  refuse(what, expected, found, config.where(), "correct the keys of the router in this file");
-}
-
-void require_experts_in_groups(const Reader& config, const ExpertShape& experts) {
-  const auto number = [](std::int64_t n) { return std::to_string(n); };
-  if (experts.count % experts.groups != 0 || (experts.groups > 1 && experts.count / experts.groups < 2)) {
-    refuse_groups(config, "the experts cannot be grouped",
-                  "an n_group that divides n_routed_experts, " + number(experts.count) +
-                      ", with two or more experts in a group",
-                  "n_group: " + number(experts.groups));
-  }
-  if (experts.taken_groups > experts.groups) {
-    refuse_groups(config, "there are more groups per token than groups",
-                  "a topk_group of at most n_group, " + number(experts.groups),
-                  "topk_group: " + number(experts.taken_groups));
-  }
-  const std::int64_t most = experts.taken_groups * (experts.count / experts.groups);
-  if (experts.taken > most) {
-    refuse_groups(config, "there are more experts per token than experts in its groups",
-                  "num_experts_per_tok of at most " + number(most), number(experts.taken));
-  }
-}
-
-/// Reads the router of DeepSeek-V3 (arXiv:2412.19437) with the keys and defaults of Glm4MoeConfig.
-void read_sigmoid_router(Reader& config, Architecture& a) {
-  const std::string scores = config.text("scoring_func", "sigmoid");
-  if (scores != "sigmoid") {
-    refuse("the scoring function of the router is not supported by this family", "scoring_func: sigmoid",
-           scores, config.where());
-  }
-  const std::string method = config.text("topk_method", "noaux_tc");
-  if (method != "noaux_tc") {
-    refuse("the choice of experts is not supported by this family", "topk_method: noaux_tc", method,
-           config.where());
-  }
-  a.experts = {.count = config.size("n_routed_experts", 128, ops::kMostExperts),
-               .taken = config.size("num_experts_per_tok", 8, ops::kMostExperts),
-               .width = config.size("moe_intermediate_size", 1408, kMaxWidth),
-               .normalised = config.boolean("norm_topk_prob", true),
-               .shared_gate = false,
-               .scores = ops::RouterScores::sigmoid,
-               .scale = config.positive("routed_scaling_factor", 1.0, 1e-6, 1e6),
-               .groups = config.size("n_group", 1, ops::kMostExperts),
-               .taken_groups = config.size("topk_group", 1, ops::kMostExperts),
-               .choice_bias = true};
-  a.experts.shared = a.experts.width * config.size("n_shared_experts", 1, ops::kMostExperts);
-  if (a.experts.shared > kMaxWidth) {
-    refuse("the shared experts are too wide", "at most " + std::to_string(kMaxWidth),
-           std::to_string(a.experts.shared), config.where());
-  }
-  require_experts_in_groups(config, a.experts);
-  const std::int64_t dense =
-      json_int(config.object(), "first_k_dense_replace", 1, 0, kMaxLayers, config.where());
-  config.find("first_k_dense_replace");
-  for (std::int64_t i = dense; i < a.layers; ++i) a.blocks[static_cast<std::size_t>(i)].mixes_experts = true;
-  if (dense >= a.layers) a.experts = {};
-  const Json* further = config.find("num_nextn_predict_layers");
-  const char* const key = further != nullptr ? "num_nextn_predict_layers" : "num_mtp_layers";
-  config.find(key);
-  a.further_blocks = json_int(config.object(), key, 1, 0, kMaxLayers, config.where());
-}
-
-// Which blocks have experts, and which experts, as transformers' Qwen3MoeDecoderLayer decides it.
-void read_experts(Reader& config, const Family& family, Architecture& a) {
-  if (!family.experts) return;
-  if (family.sigmoid_router) return read_sigmoid_router(config, a);
-  // As transformers 5 writes it, and as 4 did.
-  const Json *newer = config.find("num_local_experts"), *older = config.find("num_experts");
-  if (newer != nullptr && older != nullptr && *newer != *older) {
-    refuse("the number of experts is given twice, and differs", "num_local_experts, or num_experts",
-           short_json(*newer) + " and " + short_json(*older), config.where());
-  }
-  const char* const key = newer != nullptr ? "num_local_experts" : "num_experts";
-  a.experts = {.count = json_int(config.object(), key, 128, 0, ops::kMostExperts, config.where()),
-               .taken = config.size("num_experts_per_tok", 8, ops::kMostExperts),
-               .width = a.intermediate,
-               .normalised = true,
-               .names = ExpertShape::Names::mixtral};
-  if (!family.uniform_experts) a.experts.width = config.size("moe_intermediate_size", 768, kMaxWidth);
-  if (family.biased_experts) {
-    a.experts.names = ExpertShape::Names::gpt_oss;
-    a.experts.biases = true;
-  } else if (!family.mixtral_experts) {
-    a.experts.normalised = config.boolean("norm_topk_prob", false);
-    a.experts.names = ExpertShape::Names::mlp;
-  }
-  if (family.shared_expert) {
-    a.experts.shared = config.size("shared_expert_intermediate_size", kMaxWidth);
-    if (!config.boolean("qkv_bias", true))
-      refuse("a model of this family without biases is not built", "qkv_bias: true", "false", config.where());
-  }
-  if (a.experts.count > 0 && a.experts.taken > a.experts.count) {
-    refuse("there are more experts per token than experts",
-           "num_experts_per_tok of at most " + std::to_string(a.experts.count),
-           std::to_string(a.experts.taken), config.where());
-  }
-  const std::int64_t step = family.uniform_experts ? 1 : config.size("decoder_sparse_step", 1, kMaxLayers);
-  std::set<std::int64_t> dense;
-  if (const Json* list = family.uniform_experts ? nullptr : config.find("mlp_only_layers")) {
-    if (!list->is_array() ||
-        !std::ranges::all_of(*list, [](const Json& one) { return one.is_number_integer(); }))
-      refuse("'mlp_only_layers' cannot be used", "a list of numbers of blocks", short_json(*list),
-             config.where());
-    for (const Json& one : *list) dense.insert(one.get<std::int64_t>());
-  }
-  // transformers adds the loss if it returns the logits of routers.
-  const double balance = config.positive("router_aux_loss_coef", 0.001, 0.0, 1e6);
-  if (config.boolean("output_router_logits", false)) a.experts.balance = balance;
-  for (std::int64_t i = 0; i < a.layers; ++i) {
-    const bool mixes = a.experts.count > 0 && (i + 1) % step == 0 && !dense.contains(i);
-    a.blocks[static_cast<std::size_t>(i)].mixes_experts = mixes;
-  }
-  const auto mixes = [](const BlockShape& block) { return block.mixes_experts; };
-  if (std::ranges::none_of(a.blocks, mixes)) a.experts = {};
-}
-
 void refuse_unknown_keys(const Reader& config, const Family& family) {
   for (const auto& [key, value] : config.object().items()) {
     if (config.seen().contains(key) || is_harmless_key(key) || value.is_null()) continue;
@@ -283,7 +80,8 @@ void refuse_unknown_keys(const Reader& config, const Family& family) {
       if (key != known.key) continue;
       if (!value.is_number() || value.get<double>() != known.neutral) {
         refuse("'" + key + "' asks for what is not supported: " + std::string(known.meaning),
-               std::to_string(known.neutral), short_json(value), config.where());
+               short_json(Json(known.neutral)), short_json(value), config.where(),
+               known.trains_without ? "set it to 0 in this file to train without dropout" : kOtherModel);
       }
       neutral = true;
     }
@@ -304,12 +102,12 @@ bool Architecture::operator==(const Architecture& other) const {
                     a.heads.head_dim, a.max_positions, a.norm_eps, a.activation, a.tied, a.qkv_bias,
                     a.output_bias, a.mlp_bias, a.one_plus_weight, a.embedding_scale, a.attention_scale,
                     a.padding_id, a.qk_norm, a.qk_norm_of_all_heads, a.rotary_dim, a.interleaved_rotary,
-                    a.sublayer_norms, a.names, a.layer_norm, a.norm_bias, a.parallel, a.gated,
+                    a.sublayer_norms, a.names, a.layer_norm, a.norm_bias, a.parallel, a.gated, a.fused_qkv,
                     a.fused_gate_up, a.multimodal, a.attention_sinks, a.activation_limit,
                     a.attention_soft_cap, a.logit_soft_cap, a.ropes, a.blocks, a.experts, a.initializer_range,
                     a.embedding_initializer_range, a.tuning, a.share.tensor_rank, a.share.tensor_size,
                     a.share.stage, a.share.stages, a.share.expert_rank, a.share.expert_size, a.input_norms,
-                    a.qk_norm_last, a.fused_projections, a.rounds_embedding_scale, a.residual_multiplier,
+                    a.qk_norm_last, a.further_blocks, a.rounds_embedding_scale, a.residual_multiplier,
                     a.logits_divisor);
   };
   return model_type == other.model_type && scalars(*this) == scalars(other);
@@ -431,6 +229,7 @@ void require_text_model(const Json& type, const Family& family, const std::strin
   };
   if (type == Json(family.text_model) || (family.any_text_model && std::ranges::any_of(families(), known)))
     return;
+  if (type.is_string()) require_built(type.get<std::string>(), where);
   refuse("the text model of this model is not known",
          std::string(family.text_model) + (family.any_text_model ? ", or another family of text models" : ""),
          short_json(type), where);
@@ -498,21 +297,17 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   a.norm_eps = reader.positive(std::string(family.norm_eps_key), 1e-6);
   a.activation = read_activation(reader, family, a.activation_limit);
   a.tied = reader.boolean("tie_word_embeddings", false);
-  const auto key_of = [&](std::string_view usual) {
-    return std::string(family.bias_key.empty() ? usual : family.bias_key);
-  };
-  a.qkv_bias = read_bias(reader, family.qkv_bias, key_of("attention_bias"));
-  a.output_bias = read_bias(reader, family.output_bias, key_of(family.output_bias_key));
-  a.mlp_bias = read_bias(reader, family.mlp_bias, key_of("mlp_bias"));
+  a.qkv_bias = read_bias(reader, family.qkv_bias, family.qkv_bias_key);
+  a.output_bias = read_bias(reader, family.output_bias, family.output_bias_key);
+  a.mlp_bias = read_bias(reader, family.mlp_bias, family.mlp_bias_key);
   a.one_plus_weight = family.one_plus_weight;
   a.qk_norm = family.qk_norm;
   if (!family.qk_norm_key.empty()) a.qk_norm = reader.boolean(std::string(family.qk_norm_key), false);
   a.qk_norm_of_all_heads = family.qk_norm_of_all_heads;
   a.qk_norm_last = family.norm_last;
-  a.fused_projections = family.fused_projections;
+  a.fused_qkv = family.fused_qkv;
   if (family.clip_key && reader.find("clip_qkv") != nullptr) {
-    refuse("limits of queries, keys and values are not built", "clip_qkv: null",
-           short_json(*reader.find("clip_qkv")), where);
+    refuse("'clip_qkv' is not supported", "clip_qkv: null", short_json(*reader.find("clip_qkv")), where);
   }
   a.sublayer_norms = family.sublayer_norms;
   a.input_norms = family.input_norms;
@@ -547,103 +342,6 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   }
   refuse_unknown_keys(reader, family);
   return a;
-}
-
-std::vector<std::string> unread_tensors(const Architecture& a) {
-  std::vector<std::string> names;
-  for (std::int64_t i = a.layers; i < a.layers + a.further_blocks; ++i)
-    names.push_back(a.tensor_prefix + "layers." + std::to_string(i) + ".");
-  return names;
-}
-
-ops::Heads heads_of_share(const Architecture& a) {
-  return {.q_heads = piece_of(kEven, a.heads.q_heads, a.share).count,
-          .kv_heads = piece_of(each_kv_head(1), a.heads.kv_heads, a.share).count,
-          .head_dim = a.heads.head_dim};
-}
-
-Piece vocabulary_of_share(const Architecture& a) {
-  return piece_of(kVocabulary, a.vocabulary, a.share);
-}
-
-void require_splits(const Architecture& a, int tensor_size, int stages) {
-  const auto refuse_split = [](const std::string& what, const std::string& expected, const std::string& found,
-                               const std::string& fix) {
-    throw Error({.what = what, .expected = expected, .found = found, .fix = fix, .code = ExitCode::usage});
-  };
-  if (stages < 1 || stages > a.layers) {
-    refuse_split("pipeline_parallel_size is larger than the number of the model's layers",
-                 "1 to " + std::to_string(a.layers) + " stages", std::to_string(stages),
-                 "lower --pipeline-parallel-size");
-  }
-  const auto require = [&](std::int64_t size, const std::string& name) {
-    if (size % tensor_size == 0) return;
-    refuse_split("the model's layers cannot be split among so many ranks",
-                 "a tensor_parallel_size that divides its " + name + ", " + std::to_string(size),
-                 std::to_string(tensor_size), "give another tensor_parallel_size");
-  };
-  if (a.qk_norm_of_all_heads && tensor_size > 1) {
-    refuse_split("the model's layers cannot be split among ranks, because a norm reads all its heads",
-                 "a tensor_parallel_size of 1", std::to_string(tensor_size),
-                 "leave tensor_parallel_size out");
-  }
-  require(a.heads.q_heads, "attention heads");
-  if (a.heads.kv_heads < tensor_size ? tensor_size % a.heads.kv_heads != 0
-                                     : a.heads.kv_heads % tensor_size != 0) {
-    refuse_split("the model's layers cannot be split among so many ranks",
-                 "a tensor_parallel_size that divides, or is a multiple of, its key and value heads, " +
-                     std::to_string(a.heads.kv_heads),
-                 std::to_string(tensor_size), "give another tensor_parallel_size");
-  }
-  for (std::int64_t layer = 0; layer < a.layers; ++layer) {
-    if (!a.block(layer).mixes_experts) require(a.block(layer).intermediate, "intermediate_size");
-  }
-  if (a.experts.count > 0) require(a.experts.width, "moe_intermediate_size");
-  if (a.experts.shared > 0) require(a.experts.shared, "width of shared experts");
-  if (a.vocabulary < tensor_size) require(a.vocabulary, "vocab_size");
-}
-
-namespace {
-
-// Names of the text model in transformers 5, in transformers 4, and of a text model alone.
-constexpr const char* kNewer = "model.language_model.";
-constexpr const char* kOlder = "language_model.model.";
-constexpr const char* kAlone = "model.";
-constexpr const char* kHead = "lm_head.weight";
-
-}  // namespace
-
-void name_tensors(Architecture& a, const std::function<bool(const std::string&)>& exists) {
-  if (!a.multimodal) return;
-  const auto is_there = [&](const std::string& prefix) { return exists(prefix + "embed_tokens.weight"); };
-  const std::string older_head = std::string("language_model.") + kHead;
-  a.head_name = kHead;
-  if (is_there(kOlder)) {
-    a.tensor_prefix = kOlder;
-    if (exists(older_head) || !exists(kHead)) a.head_name = older_head;
-  } else if (is_there(kNewer)) {
-    a.tensor_prefix = kNewer;
-  } else if (is_there(kAlone)) {
-    // Except for `unprefixed_text`, the weights hold only the text model, and config.json describes the
-    // multimodal model.
-    a.multimodal = a.unprefixed_text;
-    a.tensor_prefix = kAlone;
-  } else {
-    a.tensor_prefix = a.unprefixed_text ? kNewer : kOlder;
-    if (!a.unprefixed_text) a.head_name = older_head;
-  }
-}
-
-Architecture named_as_modules(Architecture a) {
-  if (!a.multimodal) return a;
-  a.tensor_prefix = kNewer;
-  a.head_name = kHead;
-  return a;
-}
-
-std::vector<std::string> text_tensors(const Architecture& a) {
-  if (!a.multimodal) return {};
-  return {a.tensor_prefix, a.head_name};
 }
 
 namespace {

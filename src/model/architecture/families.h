@@ -32,8 +32,10 @@ struct Family {
   std::string_view text_class;  ///< class of a checkpoint with only the text model; empty: none
   BiasRule qkv_bias = BiasRule::never;
   BiasRule output_bias = BiasRule::never;
-  std::string_view output_bias_key = "attention_bias";
   BiasRule mlp_bias = BiasRule::never;
+  // Keys of config.json for these biases.
+  std::string_view qkv_bias_key = "attention_bias", output_bias_key = "attention_bias",
+                   mlp_bias_key = "mlp_bias";
   WindowRule window = WindowRule::none;
   std::int64_t period = 0;
   std::string_view period_key;  ///< key of config.json that overrides `period`; empty: none
@@ -52,6 +54,7 @@ struct Family {
   bool norm_bias = false;  ///< with layer_norm
   bool parallel = false;
   bool gated = true;
+  bool fused_qkv = false;         ///< Architecture::fused_qkv
   bool fused_gate_up = false;     ///< Architecture::fused_gate_up
   bool needs_window = false;      ///< sliding_window must be a number
   bool scaled_embedding = false;  ///< by the square root of the hidden size
@@ -84,11 +87,7 @@ struct Family {
   bool query_beta = false;  ///< llama_4_scaling_beta is read
   /// original_max_position_embeddings is read outside of rope_parameters, and older names of longrope.
   bool phi3_rope = false;
-  bool fused_projections = false;  ///< Architecture::fused_projections
   ModuleNames names;
-  /// Key of config.json for the biases of all linear layers, in place of attention_bias and mlp_bias. Empty:
-  /// none.
-  std::string_view bias_key;
   std::string_view norm_eps_key = "rms_norm_eps";
   std::string_view logit_scale_key;  ///< key of the factor of logits; empty: none
   std::string_view text_model;  ///< family of `text_config`; this row then has its `defaults`; empty: none
@@ -103,7 +102,7 @@ struct Family {
 
 const std::vector<Family>& families();
 
-/// A family that differs from the table in a part that is not built.
+/// A family that needs a part that Octet does not have.
 struct RefusedFamily {
   std::string_view model_type;
   std::string_view part;
@@ -119,6 +118,7 @@ struct NeutralKey {
   std::string_view key;
   double neutral;
   std::string_view meaning;
+  bool trains_without = false;  ///< whether training with the neutral value is sensible
 };
 const std::vector<NeutralKey>& neutral_keys();
 
@@ -132,9 +132,11 @@ inline constexpr std::int64_t kMaxHeads = 4096;
 inline constexpr std::int64_t kMaxHeadDim = 4096;
 inline constexpr std::int64_t kMaxPositions = std::int64_t{1} << 31;
 
-[[noreturn]] inline void refuse(
-    const std::string& what, const std::string& expected, const std::string& found, const std::string& where,
-    const std::string& fix = "if the file was changed, fetch it again; else use another model") {
+inline constexpr const char* kOtherModel = "if the file was changed, fetch it again; else use another model";
+
+[[noreturn]] inline void refuse(const std::string& what, const std::string& expected,
+                                const std::string& found, const std::string& where,
+                                const std::string& fix = kOtherModel) {
   throw Error({.what = what,
                .expected = expected,
                .found = found,
@@ -192,6 +194,12 @@ class Reader {
   std::string where_;
   std::set<std::string> seen_;
 };
+
+/// Returns the shapes of all blocks: windows, and the blocks that rotate nothing.
+std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::int64_t layers);
+
+/// Reads `experts`, and which blocks have experts, as Qwen3MoeDecoderLayer of transformers does.
+void read_experts(Reader& config, const Family& family, Architecture& architecture);
 
 /// Returns the rotary embeddings of a config. Most families have one. Families with another theta for
 /// windowed layers have two: first for the full layers, then for the windowed layers.

@@ -20,7 +20,7 @@ LinearShape qkv_shape(const Architecture& a) {
                     .bias = a.qkv_bias,
                     .init_std = a.initializer_range,
                     .reads_stream = !a.input_norms};
-  if (a.fused_projections) shape.modules = {fused("self_attn.qkv_proj", shape.modules)};
+  if (a.fused_qkv) shape.modules = {fused("self_attn.qkv_proj", shape.modules)};
   return shape;
 }
 

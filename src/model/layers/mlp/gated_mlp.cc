@@ -23,7 +23,7 @@ LinearShape gate_up_shape(const Architecture& a, std::int64_t width) {
                     .init_std = a.initializer_range,
                     .reads_stream = !a.input_norms};
   if (!a.gated) shape.modules = {{named_or(a.names.up, "mlp.up_proj"), width, kEven}};
-  if (a.fused_projections || a.fused_gate_up) shape.modules = {fused("mlp.gate_up_proj", shape.modules)};
+  if (a.fused_gate_up) shape.modules = {fused("mlp.gate_up_proj", shape.modules)};
   return shape;
 }
 
