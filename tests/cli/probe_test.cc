@@ -2,22 +2,24 @@
 // steps, and FP8, at several world sizes and stages.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <span>
 #include <string>
+#include <vector>
 
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/weights/safetensors.h"
 #include "octet/weights/safetensors_writer.h"
+#include "support/golden_models.h"
 #include "support/program.h"
 #include "support/samples.h"
 
 namespace octet::probe_test {
 namespace {
 
-const std::string kModels = OCTET_SOURCE_DIR "/tests/golden/models/";
+const std::string kModels = test::golden_models_folder();
 
 std::vector<float> read_floats(const weights::SafetensorsFile& file, const std::string& name) {
   const auto& tensor = file.at(name);
@@ -296,35 +298,35 @@ TEST(ProbeBatch, WithTokensThatTheModelDoesNotHaveIsRefused) {
   EXPECT_EQ(code_of(INT64_C(1) << 40, 1), 64);
 }
 
-const char* const kEveryModel[] = {
+// Models that run with many numbers of ranks and stages. The others differ from them in single blocks.
+const std::vector<std::string> kWholeModels = {
     "llama",   "llama3",   "llama3-tied",       "llama-mha-bias", "llama-linear-rope",
     "mistral", "qwen2",    "qwen2-tied",        "qwen3",          "qwen3-yarn",
     "gemma2",  "gemma3",   "qwen3-moe-trained", "mixtral",        "qwen2-moe",
     "olmoe",   "glm4-moe", "glm4-moe-groups",   "gpt-oss"};
-// They differ from these in single blocks, so that not all numbers of ranks and stages are tried.
-const char* const kLaterModels[] = {
-    "seed-oss",   "seed-oss-bias",     "gemma1",     "gemma1-bias",    "granite",  "granite-bias",
-    "smollm3",    "smollm3-windows",   "olmo2",      "olmo2-bias",     "olmo3",    "olmo3-types",
-    "exaone4",    "exaone4-full",      "hunyuan",    "hunyuan-bias",   "phi3",     "phi3-longrope",
-    "ministral3", "ministral3-window", "glm4",       "glm4-tied",      "ernie4-5", "ernie4-5-bias",
-    "starcoder2", "starcoder2-untied", "cohere2",    "cohere2-untied", "apertus",  "apertus-tied",
-    "qwen3-vl",   "qwen2-vl",          "qwen2-5-vl", "mistral3"};
 
 // A model of each kind of tensor names and blocks.
-const char* const kSomeModels[] = {"llama3-tied", "qwen2", "gemma3",     "qwen3-moe-trained", "mixtral",
-                                   "glm4-moe",    "glm4",  "starcoder2", "cohere2",           "apertus"};
+const std::vector<std::string> kSomeModels = {"llama3-tied", "qwen2",    "gemma3", "qwen3-moe-trained",
+                                              "mixtral",     "glm4-moe", "glm4",   "starcoder2",
+                                              "cohere2",     "apertus"};
 
-std::vector<Case> cases_of(std::span<const char* const> models, bool whole) {
+std::vector<Case> cases_of(const std::vector<std::string>& models, bool whole) {
   std::vector<Case> cases;
-  for (const char* model : models) cases.push_back({model, whole});
+  for (const std::string& model : models) cases.push_back({model, whole});
   return cases;
+}
+/// Returns a case for each golden model that is not in kWholeModels.
+std::vector<Case> other_cases() {
+  std::vector<std::string> others = test::golden_models();
+  std::erase_if(others, [](const std::string& model) { return std::ranges::count(kWholeModels, model) > 0; });
+  return cases_of(others, false);
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, Probe, testing::ValuesIn(cases_of(kSomeModels, false)), case_name);
 // model_tests compares both configuration files of each model.
 INSTANTIATE_TEST_SUITE_P(Older, Probe, testing::Values(Case{.model = "llama3", .legacy = true}), case_name);
-INSTANTIATE_TEST_SUITE_P(Whole, Probe, testing::ValuesIn(cases_of(kEveryModel, true)), case_name);
-INSTANTIATE_TEST_SUITE_P(WholeLater, Probe, testing::ValuesIn(cases_of(kLaterModels, false)), case_name);
+INSTANTIATE_TEST_SUITE_P(Whole, Probe, testing::ValuesIn(cases_of(kWholeModels, true)), case_name);
+INSTANTIATE_TEST_SUITE_P(WholeOthers, Probe, testing::ValuesIn(other_cases()), case_name);
 
 class ProbeFp8 : public Probe {};
 

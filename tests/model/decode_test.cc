@@ -6,6 +6,7 @@
 #include "octet/model/shapes.h"
 #include "octet/model/work.h"
 #include "support.h"
+#include "support/golden_models.h"
 
 namespace octet::model::testing::decode_test {
 namespace {
@@ -19,7 +20,7 @@ struct Place {
 class Decoder {
  public:
   Decoder(const std::string& name, const precision::Recipe& recipe)
-      : architecture_(read_architecture(golden_folder(name))),
+      : architecture_(golden_architecture(name)),
         file_(golden_folder(name) + "/golden.safetensors"),
         batch_(read_batch(file_, "packed.")),
         machine_(architecture_, batch_, {.recipe = recipe, .gradients = false}),
@@ -93,46 +94,10 @@ class Decoder {
 };
 
 TEST(Decode, PromptsInPiecesAndTokensInTurnGiveTheLogitsOfTheWhole) {
-  for (const char* name : {"llama",
-                           "llama3-tied",
-                           "llama-mha-bias",
-                           "llama-linear-rope",
-                           "mistral",
-                           "qwen2",
-                           "qwen3",
-                           "qwen3-yarn",
-                           "gemma2",
-                           "gemma3",
-                           "qwen2-moe",
-                           "olmoe",
-                           "glm4-moe",
-                           "glm4-moe-groups",
-                           "gpt-oss",
-                           "seed-oss",
-                           "seed-oss-bias",
-                           "gemma1",
-                           "gemma1-bias",
-                           "granite",
-                           "granite-bias",
-                           "smollm3",
-                           "smollm3-windows",
-                           "olmo2",
-                           "olmo2-bias",
-                           "olmo3",
-                           "olmo3-types",
-                           "exaone4",
-                           "exaone4-full",
-                           "hunyuan",
-                           "hunyuan-bias",
-                           "phi3",
-                           "ministral3",
-                           "ministral3-window",
-                           "glm4",
-                           "ernie4-5-bias",
-                           "starcoder2",
-                           "cohere2",
-                           "cohere2-untied",
-                           "apertus"}) {
+  for (const std::string& name : test::golden_models()) {
+    // Its documents are longer than the cache, so they have other frequencies.
+    if (name == "phi3-longrope") continue;
+
     Decoder decoder(name, {});
     // The prompts of all three documents, mixed in one call, into slots in another order …
     std::vector<Place> prompt;

@@ -7,64 +7,12 @@
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "support.h"
+#include "support/golden_models.h"
 #include "support/samples.h"
 
 namespace octet::model::testing::golden_test {
 namespace {
 
-const std::vector<std::string> kCases = {"llama",
-                                         "llama3",
-                                         "llama3-tied",
-                                         "llama-mha-bias",
-                                         "llama-linear-rope",
-                                         "mistral",
-                                         "qwen2",
-                                         "qwen2-tied",
-                                         "qwen3",
-                                         "qwen3-yarn",
-                                         "gemma2",
-                                         "gemma3",
-                                         "qwen3-moe-trained",
-                                         "mixtral",
-                                         "qwen2-moe",
-                                         "olmoe",
-                                         "glm4-moe",
-                                         "glm4-moe-groups",
-                                         "gpt-oss",
-                                         "seed-oss",
-                                         "seed-oss-bias",
-                                         "gemma1",
-                                         "gemma1-bias",
-                                         "granite",
-                                         "granite-bias",
-                                         "smollm3",
-                                         "smollm3-windows",
-                                         "olmo2",
-                                         "olmo2-bias",
-                                         "olmo3",
-                                         "olmo3-types",
-                                         "exaone4",
-                                         "exaone4-full",
-                                         "hunyuan",
-                                         "hunyuan-bias",
-                                         "phi3",
-                                         "phi3-longrope",
-                                         "ministral3",
-                                         "ministral3-window",
-                                         "glm4",
-                                         "glm4-tied",
-                                         "ernie4-5",
-                                         "ernie4-5-bias",
-                                         "starcoder2",
-                                         "starcoder2-untied",
-                                         "cohere2",
-                                         "cohere2-untied",
-                                         "apertus",
-                                         "apertus-tied",
-                                         "qwen3-vl",
-                                         "qwen2-vl",
-                                         "qwen2-5-vl",
-                                         "mistral3"};
 constexpr precision::Recipe kF32{};
 constexpr precision::Recipe kBf16{.compute = DType::bf16};
 constexpr precision::Recipe kCurrent{.kind = precision::RecipeKind::current};
@@ -77,13 +25,9 @@ constexpr precision::Recipe kDelayedInParts{
 struct Golden {
   explicit Golden(const std::string& name)
       : folder(golden_folder(name)),
-        architecture(read_architecture(folder)),
+        architecture(golden_architecture(name)),
         file(folder + "/golden.safetensors"),
-        numbers(read_json(folder + "/golden.json")) {
-    if (!architecture.multimodal) return;
-    const weights::WeightFolder weights(folder);
-    name_tensors(architecture, [&](const std::string& tensor) { return weights.find(tensor) != nullptr; });
-  }
+        numbers(read_json(folder + "/golden.json")) {}
   std::string folder;
   Architecture architecture;
   weights::SafetensorsFile file;
@@ -222,11 +166,12 @@ TEST_P(GoldenModel, RowsWithoutALabelNeedNoLogits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, GoldenModel, ::testing::ValuesIn(kCases), [](const auto& test) {
-  std::string name = test.param;
-  std::erase(name, '-');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenModel, ::testing::ValuesIn(test::golden_models()),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
 
 // With longrope, a document has the frequencies of its own length, whatever the lengths of others in its row.
 TEST(Longrope, DocumentsOfBothLengthsTrainAsAlone) {

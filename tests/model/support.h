@@ -26,6 +26,15 @@ inline std::string golden_folder(const std::string& name) {
   return std::string(OCTET_SOURCE_DIR) + "/tests/golden/models/" + name;
 }
 
+/// Returns a golden model's architecture with the tensor names of its weights.
+inline Architecture golden_architecture(const std::string& name) {
+  Architecture architecture = read_architecture(golden_folder(name));
+  if (!architecture.multimodal) return architecture;
+  const weights::SafetensorsFile file(golden_folder(name) + "/model.safetensors");
+  name_tensors(architecture, [&](const std::string& tensor) { return file.find(tensor) != nullptr; });
+  return architecture;
+}
+
 /// A replicated source. Weights are in the compute dtype, or in E4M3 with the scales of the recipe.
 class ReplicatedSource : public ParameterSource {
  public:
