@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "cpu/norm_rows.h"
+#include "cpu/row_quantizer.h"
 #include "kernels.h"
 
 namespace octet::ops::cpu {
