@@ -4,7 +4,11 @@
 
 namespace octet::ops {
 
-/// Heads of a gated delta rule: value head h reads key head h / (value_heads / key_heads).
+/// Largest key_dim and value_dim.
+inline constexpr std::int64_t kMostDeltaDim = 256;
+
+/// Heads of a gated delta rule: value head h reads key head h / (value_heads / key_heads). key_dim and
+/// value_dim are multiples of 8, at most kMostDeltaDim.
 struct DeltaHeads {
   std::int64_t key_heads = 0;
   std::int64_t value_heads = 0;  ///< a multiple of key_heads

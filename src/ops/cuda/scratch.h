@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "octet/ops/attention.h"
-#include "octet/ops/delta_inputs.h"
 #include "octet/ops/gemm.h"
 
 namespace octet::ops::cuda {
@@ -139,28 +138,6 @@ inline std::int64_t norm_backward_block(std::int64_t rows, std::int64_t hidden) 
   const std::int64_t threads = (hidden + 255) / 256 * 32;
   const std::int64_t blocks = blocks_of_512 * std::max<std::int64_t>(1, 512 / threads);
   return std::max(fewest, (rows + blocks - 1) / blocks);
-}
-
-// --- gated delta rule ----------------------------------------------------------------------------------
-
-/// Rows of keys and values of each token and value head, in fp32.
-inline std::size_t delta_rule_workspace(const DeltaHeads& heads, std::int64_t tokens) {
-  return aligned(static_cast<std::size_t>(tokens * heads.value_heads * (heads.key_dim + heads.value_dim)) *
-                 sizeof(float));
-}
-
-/// Tokens of one partial sum of delta_inputs_backward().
-inline constexpr std::int64_t kDeltaInputTokens = 256;
-
-inline std::size_t delta_inputs_workspace(const DeltaHeads& heads, std::int64_t tokens) {
-  const std::int64_t parts = (tokens + kDeltaInputTokens - 1) / kDeltaInputTokens;
-  return aligned(static_cast<std::size_t>(parts * (heads.qkv_width() * kDeltaTaps + 2 * heads.value_heads)) *
-                 sizeof(float));
-}
-
-inline std::size_t gated_norm_workspace(const DeltaHeads& heads, std::int64_t tokens) {
-  const std::int64_t block = norm_backward_block(tokens, heads.values());
-  return aligned(static_cast<std::size_t>((tokens + block - 1) / block * heads.value_dim) * sizeof(float));
 }
 
 }  // namespace octet::ops::cuda
