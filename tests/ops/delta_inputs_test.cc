@@ -294,6 +294,20 @@ TEST(DeltaInputs, GradientsAreTheFloat64Ones) {
   }
 }
 
+// Equal addends, as rounding would shift a single fp32 sum in one direction.
+TEST(DeltaInputs, SumsOfManyTokensKeepTheirDigits) {
+  constexpr std::int32_t tokens = 20000;
+  Problem p({{tokens}, {1, 1, 8, 8}});
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    for (std::int64_t c = 0; c < p.projected.cols(); ++c) p.projected.set(t, c, 0.7);
+    for (std::int64_t c = 0; c < p.d_qkv.cols(); ++c) p.d_qkv.set(t, c, 1.1);
+    p.d_log_decay[static_cast<std::size_t>(t)] = 0.3f;
+  }
+  const Gradients found = run_backward(p);
+  expect_conv_gradients(p, found);
+  expect_gate_gradients(p, found);
+}
+
 TEST(DeltaInputs, BitsDoNotDependOnThreads) {
   const Problem p(kShapes[2]);
   const Outputs one = run(p, 1), more = run(p, 7);

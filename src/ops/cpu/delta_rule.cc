@@ -144,7 +144,7 @@ void run_forward(const DeltaRuleArgs& args) {
   // A task has all value heads of a key head, unless threads would be idle.
   const std::int64_t parts = args.documents.count * key_heads < 4 * most ? group : 1;
   const std::int64_t tasks = args.documents.count * key_heads * parts;
-  const int threads = static_cast<int>(std::min<std::int64_t>(tasks, most));
+  const int threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, most));
   auto* memory = static_cast<std::uint8_t*>(args.workspace.data);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
   for (std::int64_t index = 0; index < tasks; ++index) {

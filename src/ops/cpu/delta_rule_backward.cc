@@ -77,8 +77,8 @@ OCTET_SIMD void pair_gradients(const BackwardRoom& s, std::int64_t rows) {
   }
 }
 
-/// The gradient of x from the gradient d of scale * x / sqrt(|x|² + eps), with y, its value, and `scale`, the
-/// value of the factor of x. `squares`: the square of the factor of the unit vector, inverted.
+/// The gradient of x from d, the gradient of y = scale * x with scale = factor / sqrt(|x|² + eps).
+/// `inverse_square` is 1 / factor².
 template <typename T>
 OCTET_SIMD void unit_gradient(const float* d, const float* y, float scale, float inverse_square, T* to,
                               std::int64_t dim) {
@@ -322,7 +322,8 @@ template <typename T>
 void run_backward(const DeltaRuleBackwardArgs& args) {
   const std::int64_t key_heads = args.heads.key_heads, tasks = args.documents.count * key_heads;
   const std::size_t each = delta_backward_bytes(args.heads);
-  const int threads = static_cast<int>(std::min<std::int64_t>(tasks, delta_threads(args.workspace, each)));
+  const int threads =
+      static_cast<int>(std::clamp<std::int64_t>(tasks, 1, delta_threads(args.workspace, each)));
   auto* memory = static_cast<std::uint8_t*>(args.workspace.data);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
   for (std::int64_t index = 0; index < tasks; ++index) {
