@@ -236,6 +236,17 @@ Json config_of(const std::string& folder) {
   return config;
 }
 
+/// Returns the layout of experts in the weights of the source folder. Without weights, returns the layout in
+/// which transformers writes them.
+weights::ExpertLayout expert_layout(const ExportOptions& options, const Json& config) {
+  const std::string type = json_string(config, "model_type", "", config_path_of(options.source_folder));
+  if (type.find("moe") == std::string::npos) return weights::ExpertLayout::separate;
+  if (weights::WeightFolder::exists(options.source_folder))
+    return weights::WeightFolder(options.source_folder).expert_layout();
+  if (type == "qwen3_vl_moe") return weights::ExpertLayout::inputs_first;
+  return type == "qwen3_5_moe" ? weights::ExpertLayout::outputs_first : weights::ExpertLayout::separate;
+}
+
 /// Returns the tensors of the export.
 std::vector<weights::TensorHeader> as_exported(const std::vector<weights::TensorHeader>& tensors,
                                                const ExportOptions& options, bool tied,
@@ -261,7 +272,7 @@ std::vector<std::string> export_model(const ExportOptions& options,
                                       const std::vector<weights::TensorHeader>& tensors,
                                       const TensorReader& read, const weights::WeightFolder* source) {
   const Json config = config_of(options.source_folder);
-  weights::ExpertStacks stacks(tensors);
+  weights::ExpertStacks stacks(tensors, expert_layout(options, config));
   const Values values{.read = [&](const std::string& name, std::int64_t begin, std::int64_t count,
                                   float* out) { stacks.read(read, name, begin, count, out); },
                       .source = source};
@@ -348,10 +359,12 @@ ExportSize size_of_export(const ExportOptions& options,
   std::vector<weights::TensorHeader> tensors = parameters;
   ExportSize size;
   bool tied = false;
+  weights::ExpertLayout layout = weights::ExpertLayout::separate;
   std::unique_ptr<weights::WeightFolder> others;
   if (!folder.empty()) {
     const Json config = config_of(folder);
     tied = is_tied(options, config);
+    layout = expert_layout(options, config);
     others = other_weights(options);
     if (others != nullptr) {
       for (weights::TensorHeader& tensor : untrained(*others, options, parameters)) tensors.push_back(tensor);
@@ -368,7 +381,7 @@ ExportSize size_of_export(const ExportOptions& options,
     }
   }
   const weights::ShardPlan plan =
-      weights::plan_shards(as_exported(weights::ExpertStacks(tensors).tensors(), options, tied,
+      weights::plan_shards(as_exported(weights::ExpertStacks(tensors, layout).tensors(), options, tied,
                                        {.read = {}, .source = others.get()}),
                            options.shard_bytes);
   for (const std::vector<weights::TensorHeader>& shard : plan.tensors)

@@ -47,7 +47,7 @@ void read_matrix(const ExpertPart& part, DType dtype, std::span<const std::byte>
                  std::int64_t count, float* out) {
   constexpr std::int64_t kRows = 32;
   if (count == 0) return;
-  const std::int64_t outputs = part.step * part.rows, inputs = part.cols;
+  const std::int64_t outputs = part.columns, inputs = part.cols;
   const std::byte* const matrix =
       values.data() + static_cast<std::size_t>(part.expert * inputs * outputs) * size_of(dtype);
   const std::int64_t first = begin / inputs, last = (begin + count - 1) / inputs;
@@ -108,18 +108,29 @@ void read_part(const ExpertPart& part, DType dtype, std::span<const std::byte> v
   }
 }
 
-ExpertStacks::ExpertStacks(const std::vector<TensorHeader>& tensors) {
+ExpertLayout layout_of_stacks(const std::vector<std::int64_t>& gate_up,
+                              const std::vector<std::int64_t>& down) {
+  if (gate_up.size() != 3 || down.size() != 3 || gate_up[0] != down[0]) return ExpertLayout::separate;
+  // Both cannot be true, because widths are above zero.
+  if (gate_up[1] == 2 * down[2] && gate_up[2] == down[1]) return ExpertLayout::outputs_first;
+  if (gate_up[2] == 2 * down[1] && gate_up[1] == down[2]) return ExpertLayout::inputs_first;
+  return ExpertLayout::separate;
+}
+
+ExpertStacks::ExpertStacks(const std::vector<TensorHeader>& tensors, ExpertLayout layout) {
   constexpr std::string_view kExperts = ".experts.";
   const auto front_of = [&](const std::string& name) {
     const std::size_t at = name.find(kExperts);
     return at == std::string::npos ? std::string() : name.substr(0, at + kExperts.size());
   };
-  std::map<std::string, std::int64_t> experts;  // of fronts with biases
+  std::map<std::string, std::int64_t> biased, experts;  // number of experts of each stacked front
   for (const TensorHeader& tensor : tensors) {
-    if (const std::string front = front_of(tensor.name);
-        !front.empty() && tensor.name.ends_with(".down_proj.bias"))
-      ++experts[front];
+    const std::string front = front_of(tensor.name);
+    if (front.empty()) continue;
+    if (tensor.name.ends_with(".down_proj.bias")) ++biased[front];
+    if (tensor.name.ends_with(".down_proj.weight") && layout != ExpertLayout::separate) ++experts[front];
   }
+  for (const auto& [front, count] : biased) experts[front] = count;
   for (const TensorHeader& tensor : tensors) {
     const std::string front = front_of(tensor.name);
     const auto found = experts.find(front);
@@ -136,12 +147,14 @@ ExpertStacks::ExpertStacks(const std::vector<TensorHeader>& tensors) {
     Stack stack{.front = front,
                 .parts = {part},
                 .rows = tensor.shape.front(),
-                .cols = bias ? 1 : tensor.shape.back()};
+                .cols = bias ? 1 : tensor.shape.back(),
+                .layout = biased.contains(front) ? ExpertLayout::interleaved : layout};
     if (gate) stack.parts.push_back("up_proj" + part.substr(dot));
     TensorHeader whole = tensor;
     whole.name = front + (gate ? "gate_up_proj" : "down_proj") + (bias ? "_bias" : "");
     const std::int64_t outputs = stack.rows * std::ssize(stack.parts);
     whole.shape = {found->second, stack.cols, outputs};
+    if (stack.layout == ExpertLayout::outputs_first) std::swap(whole.shape[1], whole.shape[2]);
     if (bias) whole.shape = {found->second, outputs};
     stacks_[whole.name] = stack;
     tensors_.push_back(std::move(whole));
@@ -160,8 +173,10 @@ void ExpertStacks::read_expert(const Read& read, const std::string& name, const 
          one.data());
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t row = i / stack.cols, col = i % stack.cols;
-      values_[static_cast<std::size_t>((col * stack.rows + row) * parts + p)] =
-          one[static_cast<std::size_t>(i)];
+      std::int64_t to = (col * stack.rows + row) * parts + p;
+      if (stack.layout == ExpertLayout::inputs_first) to = (col * parts + p) * stack.rows + row;
+      if (stack.layout == ExpertLayout::outputs_first) to = p * count + i;
+      values_[static_cast<std::size_t>(to)] = one[static_cast<std::size_t>(i)];
     }
   }
   held_ = name;

@@ -253,18 +253,56 @@ void WeightFolder::read(const std::string& name, std::int64_t begin, std::int64_
   QuantisedTensors::read(*tensor, begin, count, out);
 }
 
-// The stacked experts of gpt-oss (octet/weights/expert_stacks.h).
+// Stacked experts (octet/weights/expert_stacks.h).
 
 void WeightFolder::find_expert_parts() {
-  std::vector<std::string> biases;
+  std::vector<std::string> biases, plain;
   for (const SafetensorsFile& file : files_) {
     for (const StoredTensor& tensor : file.tensors()) {
       const bool listed = file_by_tensor_.contains(tensor.name);
       if (listed && tensor.name.ends_with(".experts.gate_up_proj_bias")) biases.push_back(tensor.name);
       if (listed && tensor.name.ends_with(".experts.down_proj_bias")) biases.push_back(tensor.name);
+      if (listed && tensor.name.ends_with(".experts.gate_up_proj") && find(tensor.name + "_bias") == nullptr)
+        plain.push_back(tensor.name);
     }
   }
   for (const std::string& bias : biases) find_expert_parts(bias);
+  for (const std::string& gate_up : plain) find_plain_experts(gate_up);
+}
+
+void WeightFolder::add_expert_part(const std::string& name, const StoredTensor& from, DType dtype,
+                                   ExpertPart part) {
+  OfExpert one{.tensor = from, .part = std::move(part)};
+  one.tensor.name = name;
+  one.tensor.dtype = dtype;
+  one.tensor.shape = {one.part.rows};
+  if (one.part.form != ExpertPart::Form::bias) one.tensor.shape.push_back(one.part.cols);
+  one.tensor.count = one.part.rows * one.part.cols;
+  of_experts_in_order_.push_back(name);
+  of_experts_.emplace(name, std::move(one));
+}
+
+void WeightFolder::find_plain_experts(const std::string& gate_up) {
+  const std::string front = gate_up.substr(0, gate_up.rfind('.') + 1);
+  const StoredTensor* const first = find(gate_up);
+  const StoredTensor* const down = find(front + "down_proj");
+  if (down == nullptr || !is_float(first->dtype) || !is_float(down->dtype)) return;
+  const ExpertLayout layout = layout_of_stacks(first->shape, down->shape);
+  if (layout == ExpertLayout::separate) return;
+  expert_layout_ = layout;
+  if (layout == ExpertLayout::outputs_first) return;
+  const std::int64_t experts = first->shape[0], hidden = first->shape[1], width = down->shape[1];
+  parts_.insert({first->name, down->name});
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const auto add = [&](const char* module, const StoredTensor& from, ExpertPart part) {
+      part.stacked = from.name;
+      part.expert = e;
+      add_expert_part(front + std::to_string(e) + "." + module + ".weight", from, from.dtype, part);
+    };
+    add("gate_proj", *first, {.rows = width, .cols = hidden, .columns = 2 * width});
+    add("up_proj", *first, {.first = width, .rows = width, .cols = hidden, .columns = 2 * width});
+    add("down_proj", *down, {.rows = hidden, .cols = width, .columns = hidden});
+  }
 }
 
 void WeightFolder::find_expert_parts(const std::string& bias) {
@@ -276,6 +314,7 @@ void WeightFolder::find_expert_parts(const std::string& bias) {
     refuse_experts(biases, "the biases of experts cannot be read",
                    joined ? "[experts, 2 * width]" : "[experts, outputs]", shape_text(biases.shape));
   }
+  expert_layout_ = ExpertLayout::interleaved;
   const std::int64_t experts = biases.shape[0], outputs = biases.shape[1];
   const StoredTensor* matrix = find(name);
   const StoredTensor* codes = find(name + "_blocks");
@@ -322,16 +361,6 @@ void WeightFolder::find_expert_parts(const std::string& bias) {
   const std::vector<std::string> modules =
       joined ? std::vector<std::string>{"gate_proj", "up_proj"} : std::vector<std::string>{"down_proj"};
   const std::int64_t step = std::ssize(modules);
-  const auto add = [&](const std::string& of, const StoredTensor& from, DType dtype, ExpertPart part) {
-    OfExpert one{.tensor = from, .part = std::move(part)};
-    one.tensor.name = of;
-    one.tensor.dtype = dtype;
-    one.tensor.shape = {one.part.rows};
-    if (one.part.form != ExpertPart::Form::bias) one.tensor.shape.push_back(one.part.cols);
-    one.tensor.count = one.part.rows * one.part.cols;
-    of_experts_in_order_.push_back(of);
-    of_experts_.emplace(of, std::move(one));
-  };
   for (std::int64_t e = 0; e < experts; ++e) {
     for (std::int64_t m = 0; m < step; ++m) {
       const std::string module = front + std::to_string(e) + "." + modules[static_cast<std::size_t>(m)];
@@ -342,12 +371,13 @@ void WeightFolder::find_expert_parts(const std::string& bias) {
                       .first = m,
                       .step = step,
                       .rows = outputs / step,
-                      .cols = inputs};
-      add(module + ".weight", stacked, matrix != nullptr ? matrix->dtype : DType::bf16, part);
+                      .cols = inputs,
+                      .columns = outputs};
+      add_expert_part(module + ".weight", stacked, matrix != nullptr ? matrix->dtype : DType::bf16, part);
       part.form = ExpertPart::Form::bias;
       part.stacked = bias;
       part.cols = 1;
-      add(module + ".bias", biases, biases.dtype, part);
+      add_expert_part(module + ".bias", biases, biases.dtype, part);
     }
   }
 }

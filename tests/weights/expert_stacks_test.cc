@@ -1,4 +1,4 @@
-// Experts that gpt-oss stores stacked: read in both forms, refused if they do not fit, and stacked again.
+// Stacked experts: read in all forms, refused if they do not fit, and stacked again.
 #include "octet/weights/expert_stacks.h"
 
 #include <gtest/gtest.h>
@@ -277,6 +277,68 @@ TEST_F(ExpertStacksTest, StackingGivesTheStoredTensors) {
         ASSERT_EQ(static_cast<double>(found[static_cast<std::size_t>(i)]), stored(want, i)) << tensor.name;
     }
   }
+}
+
+/// Stacked experts without biases. kHidden and kWidth differ, so that the shapes fit one layout.
+Tensors plain_stacks(ExpertLayout layout, DType dtype) {
+  if (layout == ExpertLayout::inputs_first) {
+    return {{kFront + "gate_up_proj", floats(dtype, {kExperts, kHidden, 2 * kWidth}, 1)},
+            {kFront + "down_proj", floats(dtype, {kExperts, kWidth, kHidden}, 3)}};
+  }
+  return {{kFront + "gate_up_proj", floats(dtype, {kExperts, 2 * kWidth, kHidden}, 1)},
+          {kFront + "down_proj", floats(dtype, {kExperts, kHidden, kWidth}, 3)}};
+}
+
+TEST_F(ExpertStacksTest, LayoutsWithoutBiasesAreReadAndStackedAgain) {
+  for (const ExpertLayout layout : {ExpertLayout::inputs_first, ExpertLayout::outputs_first}) {
+    const bool inputs_first = layout == ExpertLayout::inputs_first;
+    Tensors all = plain_stacks(layout, DType::bf16);
+    write(all);
+    const WeightFolder folder(scratch_.path());
+    EXPECT_EQ(folder.expert_layout(), layout);
+    std::vector<TensorHeader> headers;
+    for (const StoredTensor& tensor : folder.tensors()) headers.push_back(tensor);
+    ASSERT_EQ(headers.size(), 3U * kExperts);
+    for (const std::string part : {"gate_proj", "up_proj", "down_proj"}) {
+      const bool down = part == "down_proj";
+      const std::int64_t rows = down ? kHidden : kWidth, cols = down ? kWidth : kHidden;
+      const std::int64_t columns = down ? kHidden : 2 * kWidth, first = part == "up_proj" ? kWidth : 0;
+      const Tensor& stored_in = all.at(kFront + (down ? "down_proj" : "gate_up_proj"));
+      std::vector<float> found(static_cast<std::size_t>(rows * cols));
+      folder.read(folder.expect(kFront + "1." + part + ".weight", {rows, cols}).name, 0, rows * cols,
+                  found.data());
+      for (std::int64_t i = 0; i < rows * cols; ++i) {
+        const std::int64_t row = first + i / cols, col = i % cols;
+        const std::int64_t at = inputs_first ? col * columns + row : row * cols + col;
+        ASSERT_EQ(static_cast<double>(found[static_cast<std::size_t>(i)]),
+                  stored(stored_in, columns * cols + at))
+            << part << " " << i;
+      }
+    }
+    ExpertStacks stacks(headers, layout);
+    ASSERT_EQ(stacks.tensors().size(), all.size());
+    const auto read = [&](const std::string& name, std::int64_t begin, std::int64_t count, float* out) {
+      folder.read(name, begin, count, out);
+    };
+    for (const TensorHeader& tensor : stacks.tensors()) {
+      const Tensor& want = all.at(tensor.name);
+      ASSERT_EQ(tensor.shape, want.shape) << tensor.name;
+      std::vector<float> found(static_cast<std::size_t>(count_of(want.shape)));
+      stacks.read(read, tensor.name, 0, count_of(want.shape), found.data());
+      for (std::size_t i = 0; i < found.size(); ++i)
+        ASSERT_EQ(static_cast<double>(found[i]), stored(want, static_cast<std::int64_t>(i))) << tensor.name;
+    }
+  }
+}
+
+TEST(ExpertLayouts, AreFoundFromShapes) {
+  EXPECT_EQ(layout_of_stacks({4, 6, 10}, {4, 10, 3}), ExpertLayout::outputs_first);
+  EXPECT_EQ(layout_of_stacks({4, 10, 6}, {4, 3, 10}), ExpertLayout::inputs_first);
+  EXPECT_EQ(layout_of_stacks({4, 8, 8}, {4, 8, 4}), ExpertLayout::outputs_first);
+  EXPECT_EQ(layout_of_stacks({4, 8, 8}, {4, 4, 8}), ExpertLayout::inputs_first);
+  EXPECT_EQ(layout_of_stacks({4, 6, 10}, {3, 10, 3}), ExpertLayout::separate);
+  EXPECT_EQ(layout_of_stacks({4, 6, 10}, {4, 10, 4}), ExpertLayout::separate);
+  EXPECT_EQ(layout_of_stacks({6, 10}, {4, 10, 4}), ExpertLayout::separate);
 }
 
 // Experts without biases stay as they are.

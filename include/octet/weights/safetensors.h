@@ -145,6 +145,8 @@ class WeightFolder {
   /// Returns null if the tensor is not quantised.
   const QuantisedTensor* quantised(const std::string& name) const { return quantised_.find(name); }
   const StoredTensor* find(const std::string& name) const;
+  /// How the files store experts.
+  ExpertLayout expert_layout() const { return expert_layout_; }
   /// Returns the tensor `name`. Throws Error naming tensor, file, both shapes or the nearest name if it is
   /// missing or its shape is not `shape`.
   const StoredTensor& expect(const std::string& name, const std::vector<std::int64_t>& shape) const;
@@ -187,6 +189,10 @@ class WeightFolder {
   /// shapes do not fit each other.
   void find_expert_parts();
   void find_expert_parts(const std::string& bias);
+  /// Finds the layout of stacked experts without biases, and their parts if the inputs are first. Other
+  /// layouts are left to split_experts().
+  void find_plain_experts(const std::string& gate_up);
+  void add_expert_part(const std::string& name, const StoredTensor& from, DType dtype, ExpertPart part);
   void find_quantised();
   /// Returns whether the tensor belongs to another tensor, and is not listed itself.
   bool is_part(const std::string& name) const { return parts_.contains(name) || quantised_.has_part(name); }
@@ -203,6 +209,7 @@ class WeightFolder {
   };
   std::map<std::string, OfExpert> of_experts_;
   std::vector<std::string> of_experts_in_order_;
+  ExpertLayout expert_layout_ = ExpertLayout::separate;
 };
 
 }  // namespace octet::weights
