@@ -75,19 +75,23 @@ struct ChunkPlace {
     return first * heads.value_heads + head * tokens;
   }
 };
-/// Returns chunk `index` of a document.
-__device__ inline ChunkPlace chunk_of(const std::int32_t* cu_seqlens, std::int64_t document,
-                                      std::int64_t index) {
-  const std::int64_t begin = cu_seqlens[document], end = cu_seqlens[document + 1];
-  const std::int64_t first = begin + index * kChunk;
-  if (first >= end) return {};
-  const std::int64_t left = end - first;
-  return {.first = first,
-          .state = begin / kChunk + index,
-          .tokens = left < kChunk ? static_cast<int>(left) : kChunk,
-          .starts = index == 0,
-          .ends = left <= kChunk};
-}
+/// The tokens of a document.
+struct DocumentSpan {
+  std::int64_t begin = 0, end = 0;
+  __device__ DocumentSpan(const std::int32_t* cu_seqlens, std::int64_t document)
+      : begin(cu_seqlens[document]), end(cu_seqlens[document + 1]) {}
+  __device__ std::int64_t chunks() const { return (end - begin + kChunk - 1) / kChunk; }
+  /// Returns chunk `index`. Before the first chunk and after the last one, there are chunks without tokens.
+  __device__ ChunkPlace chunk(std::int64_t index) const {
+    const std::int64_t first = begin + index * kChunk, left = end - first;
+    if (index < 0 || left <= 0) return {};
+    return {.first = first,
+            .state = begin / kChunk + index,
+            .tokens = left < kChunk ? static_cast<int>(left) : kChunk,
+            .starts = index == 0,
+            .ends = left <= kChunk};
+  }
+};
 
 /// Upper limit of chunk numbers. The first chunk of document d has number (cu_seqlens[d] + 63 d) / 64. Some
 /// numbers have no chunk.
@@ -108,7 +112,7 @@ __device__ inline ChunkPlace find_chunk(const std::int32_t* cu_seqlens, std::int
     low += last * step;
     count = min(step, count - last * step);
   }
-  return chunk_of(cu_seqlens, low, number - first_number(low));
+  return DocumentSpan(cu_seqlens, low).chunk(number - first_number(low));
 }
 
 /// Parts of qkv for a chunk.

@@ -24,6 +24,7 @@ __global__ void __launch_bounds__(kDeltaThreads, ScanCut<T, KD, VS>::blocks)
     return clear_rows<T>(a.out, end_of_documents(a.documents), out_column, cols);
   }
 
+  const DocumentSpan span(a.documents.cu_seqlens, document);
   auto* const tokens = reinterpret_cast<DeltaToken*>(dynamic_shared());  // of two chunks
   T* const keys = reinterpret_cast<T*>(dynamic_shared() + Cut::token_bytes);
   T* const queries = keys + (Cut::ahead ? 2 : 1) * Cut::keys;
@@ -35,22 +36,21 @@ __global__ void __launch_bounds__(kDeltaThreads, ScanCut<T, KD, VS>::blocks)
   T* const update = rest + Cut::values;     // U
   T* const carried = update + Cut::values;  // rows of U with the factors of keys in the next state
 
-  const auto chunk_at = [&](std::int64_t c) { return chunk_of(a.documents.cu_seqlens, document, c); };
   const auto keys_at = [&](std::int64_t c) { return keys + (Cut::ahead ? c % 2 * Cut::keys : 0); };
   const auto copy_keys = [&](std::int64_t c) {
-    const ChunkPlace chunk = chunk_at(c);
+    const ChunkPlace chunk = span.chunk(c);
     if (chunk.tokens == 0) return;
     copy_part<kChunk, KD, kDeltaThreads>(keys_at(c), keys_of<T>(a.qkv, heads, chunk, key_head, vector.qkv));
   };
   const auto copy_inputs = [&](std::int64_t c) {
-    const ChunkPlace chunk = chunk_at(c);
+    const ChunkPlace chunk = span.chunk(c);
     if (chunk.tokens == 0) return;
     copy_part<kChunk, KD, kDeltaThreads>(queries, queries_of<T>(a.qkv, heads, chunk, key_head, vector.qkv));
     copy_part<kChunk, VS, kDeltaThreads>(values, columns_of<T>(a.qkv, chunk, value_column, cols, vector.qkv));
     copy_tokens(tokens + c % 2 * kChunk, work.tokens, heads, chunk, head);
   };
   const auto copy_square = [&](T* to, const T* squares, std::int64_t c) {
-    const ChunkPlace chunk = chunk_at(c);
+    const ChunkPlace chunk = span.chunk(c);
     if (chunk.tokens == 0) return;
     copy_part<kChunk, kChunk, kDeltaThreads>(to, square_of(squares, heads, chunk, head));
   };
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kDeltaThreads, ScanCut<T, KD, VS>::blocks)
   copy_square(inverse, work.inverse, 0);
   end_copies();
   for (std::int64_t c = 0;; ++c) {
-    const ChunkPlace chunk = chunk_at(c);
+    const ChunkPlace chunk = span.chunk(c);
     if (chunk.tokens == 0) break;
     // Of the groups of copies, only the last one may be in flight at each wait.
     wait_for_copies<1>();

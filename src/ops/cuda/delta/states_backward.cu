@@ -34,12 +34,10 @@ __global__ void __launch_bounds__(kDeltaThreads, ScanCut<T, KD, VS>::blocks)
   T* const d_update = lifted + Cut::values;   // dU
   T* const lowered = d_update + Cut::values;  // rows of Z with the factors of keys in the state
 
-  const std::int64_t length = a.documents.cu_seqlens[document + 1] - a.documents.cu_seqlens[document];
-  const std::int64_t chunks = (length + kChunk - 1) / kChunk;
+  const DocumentSpan span(a.documents.cu_seqlens, document);
+  const std::int64_t chunks = span.chunks();
   // Step s has chunk chunks - 1 - s.
-  const auto chunk_at = [&](std::int64_t s) {
-    return s < chunks ? chunk_of(a.documents.cu_seqlens, document, chunks - 1 - s) : ChunkPlace{};
-  };
+  const auto chunk_at = [&](std::int64_t s) { return span.chunk(chunks - 1 - s); };
   const auto keys_at = [&](std::int64_t s) { return keys + (Cut::ahead ? s % 2 * Cut::keys : 0); };
   const auto copy_keys = [&](std::int64_t s) {
     const ChunkPlace chunk = chunk_at(s);

@@ -20,25 +20,43 @@ constexpr int tile_pitch(int cols) {
   return cols + 16 / static_cast<int>(sizeof(T));
 }
 
+/// Shared addresses of an operand of tensor cores, for the lanes of a warp.
 template <Stored STORED>
-__device__ inline void load_a(std::uint32_t (&to)[4], const __nv_bfloat16* a, int lda, int k) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  if constexpr (STORED == Stored::rows) {
-    load_matrices(to, a + lane % 16 * lda + k + lane / 16 * 8);
-  } else {
-    load_transposed(to, a + (k + lane % 8 + lane / 16 * 8) * lda + lane / 8 % 2 * 8);
+struct RowLoader {
+  unsigned first;
+  int ld;
+  __device__ RowLoader(const __nv_bfloat16* a, int lda) : ld(lda) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    first = shared_address(STORED == Stored::rows ? a + lane % 16 * ld + lane / 16 * 8
+                                                  : a + (lane % 8 + lane / 16 * 8) * ld + lane / 8 % 2 * 8);
   }
-}
-/// Loads 16 columns.
+  /// Loads 16 rows and 16 elements from depth k on.
+  __device__ void load(std::uint32_t (&to)[4], int k) const {
+    if constexpr (STORED == Stored::rows) {
+      load_matrices(to, first + static_cast<unsigned>(2 * k));
+    } else {
+      load_transposed(to, first + static_cast<unsigned>(2 * k * ld));
+    }
+  }
+};
 template <Stored STORED>
-__device__ inline void load_b(std::uint32_t (&to)[4], const __nv_bfloat16* b, int ldb, int k) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  if constexpr (STORED == Stored::rows) {
-    load_matrices(to, b + (lane % 8 + lane / 16 * 8) * ldb + k + lane / 8 % 2 * 8);
-  } else {
-    load_transposed(to, b + (k + lane % 8 + lane / 8 % 2 * 8) * ldb + lane / 16 * 8);
+struct ColumnLoader {
+  unsigned first;
+  int ld;
+  __device__ ColumnLoader(const __nv_bfloat16* b, int ldb) : ld(ldb) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    first = shared_address(STORED == Stored::rows ? b + (lane % 8 + lane / 16 * 8) * ld + lane / 8 % 2 * 8
+                                                  : b + (lane % 8 + lane / 8 % 2 * 8) * ld + lane / 16 * 8);
   }
-}
+  /// Loads 16 columns from column n on, and 16 elements from depth k on.
+  __device__ void load(std::uint32_t (&to)[4], int n, int k) const {
+    if constexpr (STORED == Stored::rows) {
+      load_matrices(to, first + static_cast<unsigned>(2 * (n * ld + k)));
+    } else {
+      load_transposed(to, first + static_cast<unsigned>(2 * (k * ld + n)));
+    }
+  }
+};
 
 /// d += a · b for a tile of 16 rows and NT tiles of 8 columns, over DEPTH elements. `a` points to the first
 /// row, `b` to the first column. A lane has rows lane / 4 and lane / 4 + 8, and columns 2 (lane % 4) and the
@@ -47,14 +65,16 @@ template <int DEPTH, Stored A, Stored B, int NT>
 __device__ inline void add_gemm(float (&d)[NT][4], const __nv_bfloat16* a, int lda, const __nv_bfloat16* b,
                                 int ldb) {
   static_assert(NT % 2 == 0 && DEPTH % 16 == 0);
+  const RowLoader<A> of_a(a, lda);
+  const ColumnLoader<B> of_b(b, ldb);
 #pragma unroll 4
   for (int k = 0; k < DEPTH; k += 16) {
     std::uint32_t rows[4];
-    load_a<A>(rows, a, lda, k);
+    of_a.load(rows, k);
 #pragma unroll
     for (int n = 0; n < NT; n += 2) {
       std::uint32_t cols[4];
-      load_b<B>(cols, B == Stored::rows ? b + n * 8 * ldb : b + n * 8, ldb, k);
+      of_b.load(cols, n * 8, k);
       multiply_add(d[n], rows, cols[0], cols[1]);
       multiply_add(d[n + 1], rows, cols[2], cols[3]);
     }
@@ -66,15 +86,17 @@ template <int DEPTH, Stored A, Stored B, int NT>
 __device__ inline void add_two_gemms(float (&d0)[NT][4], float (&d1)[NT][4], const __nv_bfloat16* a0,
                                      const __nv_bfloat16* a1, int lda, const __nv_bfloat16* b, int ldb) {
   static_assert(NT % 2 == 0 && DEPTH % 16 == 0);
+  const RowLoader<A> of_a0(a0, lda), of_a1(a1, lda);
+  const ColumnLoader<B> of_b(b, ldb);
 #pragma unroll 4
   for (int k = 0; k < DEPTH; k += 16) {
     std::uint32_t rows0[4], rows1[4];
-    load_a<A>(rows0, a0, lda, k);
-    load_a<A>(rows1, a1, lda, k);
+    of_a0.load(rows0, k);
+    of_a1.load(rows1, k);
 #pragma unroll
     for (int n = 0; n < NT; n += 2) {
       std::uint32_t cols[4];
-      load_b<B>(cols, B == Stored::rows ? b + n * 8 * ldb : b + n * 8, ldb, k);
+      of_b.load(cols, n * 8, k);
       multiply_add(d0[n], rows0, cols[0], cols[1]);
       multiply_add(d0[n + 1], rows0, cols[2], cols[3]);
       multiply_add(d1[n], rows1, cols[0], cols[1]);
