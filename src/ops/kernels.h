@@ -9,15 +9,19 @@
 #include "octet/ops/attention_sinks.h"
 #include "octet/ops/block_quantize.h"
 #include "octet/ops/cross_entropy.h"
+#include "octet/ops/delta_inputs.h"
+#include "octet/ops/delta_rule.h"
 #include "octet/ops/dora.h"
 #include "octet/ops/dropout.h"
 #include "octet/ops/elementwise.h"
 #include "octet/ops/embedding.h"
 #include "octet/ops/expert_bias.h"
 #include "octet/ops/gated_activation.h"
+#include "octet/ops/gated_norm.h"
 #include "octet/ops/layer_norm.h"
 #include "octet/ops/normed_rope.h"
 #include "octet/ops/optimizer.h"
+#include "octet/ops/output_gate.h"
 #include "octet/ops/quantize.h"
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"
@@ -130,6 +134,18 @@ inline QuantizeArgs matrix_of(const QuantizeEachArgs& a, std::int64_t i) {
   OP(layer_norm_backward, LayerNormBackwardArgs)             \
   OP(attention_sinks, AttentionSinksArgs)                    \
   OP(attention_sinks_backward, AttentionSinksBackwardArgs)   \
+  OP(delta_rule, DeltaRuleArgs)                              \
+  OP(delta_rule_backward, DeltaRuleBackwardArgs)             \
+  OP(cached_delta_rule, CachedDeltaRuleArgs)                 \
+  OP(delta_inputs, DeltaInputsArgs)                          \
+  OP(delta_inputs_backward, DeltaInputsBackwardArgs)         \
+  OP(cached_delta_inputs, CachedDeltaInputsArgs)             \
+  OP(gated_norm, GatedNormArgs)                              \
+  OP(gated_norm_backward, GatedNormBackwardArgs)             \
+  OP(take_output_gates, TakeOutputGatesArgs)                 \
+  OP(put_output_gates, PutOutputGatesArgs)                   \
+  OP(output_gate, OutputGateArgs)                            \
+  OP(output_gate_backward, OutputGateBackwardArgs)           \
   OP(expert_bias, ExpertBiasArgs)                            \
   OP(expert_bias_backward, ExpertBiasBackwardArgs)           \
   OP(expert_bias_weights, ExpertBiasWeightsArgs)             \
