@@ -387,14 +387,18 @@ std::vector<std::string> export_checkpoint(const ExportOptions& options, const s
   for (const auto& parameter : parameters) trained.insert(parameter.name);
   const std::string& folder = options.source_folder;
   const std::unique_ptr<weights::WeightFolder> others = other_weights(options);
+  bool has_parts = false;  // whether the base has tensors that were not trained
   if (others != nullptr) {
     const std::vector<weights::TensorHeader> copied = untrained(*others, options, parameters);
+    has_parts = !copied.empty();
     parameters.insert(parameters.end(), copied.begin(), copied.end());
-    log::info("copying " + std::to_string(copied.size()) + " tensors that were not trained from " + folder);
-  } else if (has_other_parts(folder)) {
-    log::warn(folder +
-              " has no weights: the export holds only the text model. Other parts that config.json " +
-              "describes (images) get random values when the export is loaded");
+    if (has_parts)
+      log::info("copying " + std::to_string(copied.size()) + " tensors that were not trained from " + folder);
+  }
+  if (!has_parts && has_other_parts(folder)) {
+    log::warn(folder + (others == nullptr ? " has no weights" : " has only weights of the text model") +
+              ": the export holds only the text model. Other parts that config.json describes (images) get " +
+              "random values when the export is loaded");
   }
   return export_model(
       options, parameters,

@@ -55,8 +55,8 @@ class Doubts : RulesOf {
         "set learning_rate: 1.0e-4 to 5.0e-4");
     const bool own = lora && (!c_.adapter_name_or_path || c_.create_new_adapter);
     add(own && attention_only(c_.lora_target), {"lora_target"},
-        "lora_target names only modules of attention: adapters in the MLP (gate_proj, up_proj, down_proj) "
-        "learn more with the same number of parameters",
+        "lora_target names only modules of attention: adapters in the MLP learn more with the same number "
+        "of parameters",
         "set lora_target: all");
     add(lora && samples_of_a_step() > 256,
         {"global_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"},
@@ -191,7 +191,8 @@ class Doubts : RulesOf {
   static bool attention_only(const Strings& targets) {
     return std::ranges::all_of(targets, [](const std::string& target) {
       const std::string word = target.substr(target.rfind('.') + 1);
-      return word == "q_proj" || word == "k_proj" || word == "v_proj" || word == "o_proj";
+      return word == "q_proj" || word == "k_proj" || word == "v_proj" || word == "qkv_proj" ||
+             word == "o_proj";
     });
   }
 

@@ -112,7 +112,7 @@ void ExpertRanks::together(const std::function<void()>& act) {
   } catch (const Error& error) {
     // The other groups did not agree and continue, so the rank with the message must abort the job. The other
     // ranks of this group must not: the message would be lost.
-    if (is_whole_job_ || error.problem().what.empty()) throw;
+    if (is_whole_job_ || !error.problem().agreed || error.problem().what.empty()) throw;
     Problem problem = error.problem();
     problem.agreed = false;
     problem.where = where;

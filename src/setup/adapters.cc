@@ -119,6 +119,27 @@ bool named(const std::string& module, const std::string& target) {
                .code = ExitCode::usage});
 }
 
+/// Returns the modules of this model that have the role of `target` in other families; empty: none. `words`:
+/// last words of the names of this model's modules.
+std::string modules_in_place_of(const std::string& target, const std::set<std::string>& words) {
+  // Each row: names of the modules with one role.
+  static const std::vector<std::vector<std::string>> kRoles = {{"q_proj", "qkv_proj"},
+                                                               {"k_proj", "qkv_proj"},
+                                                               {"v_proj", "qkv_proj"},
+                                                               {"gate_proj", "gate_up_proj"},
+                                                               {"up_proj", "gate_up_proj", "c_fc"},
+                                                               {"down_proj", "c_proj"}};
+  std::string found;
+  for (const std::vector<std::string>& role : kRoles) {
+    if (std::ranges::find(role, target) == role.end()) continue;
+    for (const std::string& name : role) {
+      if (name != target && words.contains(name) && found.find(name) == std::string::npos)
+        found += (found.empty() ? "" : ", ") + name;
+    }
+  }
+  return found;
+}
+
 [[noreturn]] void refuse_target(const AdapterWish& wish, const std::string& target,
                                 const std::vector<Module>& modules) {
   if (target == kEmbedding || target == "lm_head" || target.ends_with("norm") ||
@@ -132,8 +153,11 @@ bool named(const std::string& module, const std::string& target) {
   std::string known;
   for (const std::string& word : words) known += (known.empty() ? "" : ", ") + word;
   const std::string near = nearest_name(target, {words.begin(), words.end()});
+  const std::string same = modules_in_place_of(target, words);
   refuse(wish, "no module of the model is called '" + target + "'", known, target,
-         near.empty() ? "give one of these, or all" : "did you mean '" + near + "'?");
+         !same.empty()  ? "use " + same + " in place of it, or lora_target: all"
+         : near.empty() ? "give one of these, or all"
+                        : "did you mean '" + near + "'?");
 }
 
 /// Returns the number of the first expression that matches a module's name, or the part of it after a dot.

@@ -7,6 +7,7 @@
 
 #include "octet/base/random.h"
 #include "octet/device/device.h"
+#include "octet/ops/gemm.h"
 #include "octet/runtime/log_softmax.h"
 
 namespace octet::train {
@@ -186,6 +187,7 @@ store::StepResult Engine::finish(double learning_rate, bool update) {
                   .update = update},
                  compute());
   compute().synchronize();
+  if (std::exchange(chooses_, false)) ops::set_gemm_choosing(instance_.device(), false);
   if (core().casts() != nullptr) core().casts()->stop();
   return store().collect();
 }

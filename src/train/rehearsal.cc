@@ -28,8 +28,9 @@ void rehearse(comm::Channel& channel, const Rehearsal& rehearsal) {
 void rehearse(comm::Job& job, Device& device, Engine& engine) {
   if (job.size() == 1 || !device.traits().autotunes_gemms) return;
   // Random tokens may bring more rows to a rank than data do, so bounded buffers could refuse a run that
-  // fits. The first step then chooses the GEMMs.
-  if (engine.options().expert_size > 1 && engine.options().transformer.exchange_room > 0) return;
+  // fits.
+  if (engine.options().expert_size > 1 && engine.options().transformer.exchange_room > 0)
+    return engine.choose_in_first_step();
   engine.instance().gather_parameters();
   std::string kind;
   job.together([&] {

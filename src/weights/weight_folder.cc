@@ -6,6 +6,7 @@
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/weights/convert.h"
 #include "octet/weights/expert_stacks.h"
 #include "octet/weights/safetensors.h"
 #include "octet/weights/safetensors_header.h"

@@ -16,10 +16,6 @@ class Ops:
         self.one = torch.ones((), device=device)
         self.from_, self.to = (self.random(COPY_BYTES // 2) for _ in range(2))
         self.linears = {}
-        heads = shape.heads * shape.head_dim
-        for outputs, inputs in ((shape.qkv, shape.hidden), (shape.hidden, heads), (2 * shape.intermediate, shape.hidden),
-                                (shape.hidden, shape.intermediate)):
-            self.linears[outputs, inputs] = self.linear(outputs, inputs)
         self.adapted = {}
         rows, words, width = arguments.head_rows, shape.vocabulary, shape.hidden
         self.head = {"x": self.random(rows, width), "w": self.random(words, width), "y": self.random(rows, words),
@@ -49,6 +45,8 @@ class Ops:
         torch._scaled_mm(a, b.t(), self.one, self.one, out_dtype=BF16, use_fast_accum=fast, out=out)
 
     def product(self, kind, outputs, inputs):
+        if (outputs, inputs) not in self.linears:
+            self.linears[outputs, inputs] = self.linear(outputs, inputs)
         t = self.linears[outputs, inputs]
         fast = self.a.fast_backward
         if kind == "forward":
@@ -107,8 +105,10 @@ class Ops:
             left -= part
 
     def heads(self, count):
-        """[sequences, heads, positions, width], stored position by position, as products leave them."""
-        return self.random(self.a.micro, self.a.seq, count, self.shape.head_dim).transpose(1, 2)
+        """[sequences, heads, positions, width], stored position by position, as products leave them. Heads wider than 128 stand
+        as several of 128, with as many operations: cuDNN's backward is slower for wide heads."""
+        width = min(self.shape.head_dim, 128)
+        return self.random(self.a.micro, self.a.seq, count * self.shape.head_dim // width, width).transpose(1, 2)
 
     def collective(self, kind):
         pass
@@ -147,7 +147,7 @@ class GpuOps(Ops):
 
     def attention(self, backward):
         """cuDNN's kernels by name: autograd would choose among several and keep what it likes."""
-        op, scale = torch.ops.aten, self.shape.head_dim**-0.5
+        op, scale = torch.ops.aten, self.q.shape[-1]**-0.5
         if not backward:
             self.kept = op._scaled_dot_product_cudnn_attention(self.q, self.k, self.v, None, True, 0.0, True, False, scale=scale)
             return

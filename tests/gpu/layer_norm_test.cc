@@ -80,17 +80,14 @@ TEST(LayerNorm, ACopyWithAScalePerRow) {
     both(
         [&](Side& s) {
           const Matrix out = s.put(Tensor(DType::bf16, rows, hidden));
-          QuantizeInto into;
-          into.format = DType::e4m3;
-          into.row = s.put(std::vector<std::uint8_t>(static_cast<std::size_t>(rows * hidden)));
-          into.row_scale_inv = s.put(std::vector<float>(static_cast<std::size_t>(rows)));
+          RowCopy copy(s, rows, hidden);
           layer_norm(s, {.residual = s.put(x),
                          .weight = s.put(random_floats(hidden, 2)),
                          .bias = s.put(random_floats(hidden, 3)),
                          .out = out,
-                         .quantize = into});
+                         .quantize = copy.into()});
+          copy.hold_to(out);
           s.out("out", out);
-          s.out("scales", into.row_scale_inv, rows, DType::f32);
         },
         {.relative = 1e-5, .absolute = 1e-5, .bf16_steps = 1.01});
   }

@@ -13,59 +13,6 @@ namespace {
 
 constexpr DType kTypes[] = {DType::f32, DType::bf16};
 
-/// A copy and its scales on a side.
-struct RowCopy {
-  RowCopy(Side& on, std::int64_t r, std::int64_t c)
-      : side(on),
-        rows(r),
-        cols(c),
-        codes(side.put(std::vector<std::uint8_t>(static_cast<std::size_t>(r * c + 16), 0xEE))),
-        scales(side.put(std::vector<float>(static_cast<std::size_t>(r + 4), -7.0f))) {}
-  QuantizeInto into() const { return {.row = codes, .row_scale_inv = scales}; }
-  void of(const Matrix& x) {
-    block_quantize(side, {.x = x, .scaling = Scaling::whole_rows, .row = codes, .scale_inv = scales});
-  }
-  void tell() {
-    side.out("codes", codes, rows * cols + 16, DType::u8);
-    side.out("scales", scales, rows + 4, DType::f32);
-  }
-  Operand operand() const {
-    return {.data = codes,
-            .dtype = DType::e4m3,
-            .rows = rows,
-            .cols = cols,
-            .scale_inv = scales,
-            .scaling = Scaling::whole_rows};
-  }
-  /// Checks that this is the copy of a matrix of this side, bit by bit. The GPU's values may differ from the
-  /// CPU's in their last bits, but the copy must match the GPU's values.
-  void hold_to(const Matrix& y) {
-    side.out("", y);
-    const Side::Output values = side.take();
-    side.out("", codes, rows * cols, DType::u8);
-    const Side::Output found = side.take();
-    side.out("", scales, rows, DType::f32);
-    const Side::Output scale = side.take();
-    for (std::int64_t r = 0; r < rows; ++r) {
-      double most = 0;
-      for (std::int64_t c = 0; c < cols; ++c) most = std::max(most, std::abs(values.at(r, c)));
-      const double s = scale.at(0, r);
-      if (most > 0) {
-        ASSERT_TRUE(most / s <= 448 && most / s > 224) << "row " << r << ": " << s;
-      }
-      for (std::int64_t c = 0; c < cols; ++c) {
-        ASSERT_EQ(found.at(0, r * cols + c), to_fp8(static_cast<float>(values.at(r, c) / s), DType::e4m3))
-            << r << "," << c;
-      }
-    }
-  }
-
-  Side& side;
-  std::int64_t rows, cols;
-  std::uint8_t* codes;
-  float* scales;
-};
-
 TEST(RowScales, CopiesHaveTheBitsOfTheCpu) {
   std::vector<std::pair<std::int64_t, std::int64_t>> shapes{{2, 28672},
                                                             {3, 17003}};  // more than threads keep

@@ -369,11 +369,11 @@ std::int64_t counted_adapters(const Machine& machine) {
   return gemms;
 }
 
-/// Returns the relative difference of a gradient if the ops for all experts compute it. For the down
+/// Returns the relative difference of a value if the ops for all experts compute it. The rows of their
+/// operands have other pitches, so oneDNN may choose another kernel on some processors. For the down
 /// projection, other values are multiplied by the weights of rows, and rounded.
-double most_apart(const std::string& name, DType compute) {
-  const bool down = name.find("down_proj") != std::string::npos || name.find("w2") != std::string::npos;
-  return !down ? 0 : compute == DType::f32 ? 1e-6 : 1e-2;
+double most_apart(DType compute) {
+  return compute == DType::f32 ? 1e-6 : 1e-2;
 }
 
 // The ops for all experts, which a GPU has, train like single GEMMs in turn.
@@ -411,10 +411,10 @@ TEST_P(ExpertChainRule, AdaptersOfAllExpertsTogetherTrainLikeOneExpertAfterTheOt
           ::setenv("OCTETRUN_GROUPED_GEMM", "always", 1);
           const RunResult together = run(options, gemms);
           ::unsetenv("OCTETRUN_GROUPED_GEMM");
-          EXPECT_EQ(together.loss_sum, alone.loss_sum);
-          EXPECT_EQ(together.logits, alone.logits);
+          const double most = part.together ? most_apart(compute) : 0;
+          EXPECT_NEAR(together.loss_sum, alone.loss_sum, most * alone.loss_sum);
+          EXPECT_LE(relative_l2(together.logits, alone.logits), most);
           for (const auto& [name, gradient] : together.gradients) {
-            const double most = part.together ? most_apart(name, compute) : 0;
             EXPECT_LE(relative_l2(gradient, alone.gradients.at(name)), most) << name;
           }
           if (!part.together) {
@@ -461,7 +461,7 @@ TEST_P(ExpertChainRule, InFp8AdaptersOnExpertsTrainLikeOneExpertAfterTheOther) {
     EXPECT_EQ(together.gradients, alone.gradients);
     EXPECT_EQ(with_adapters.logits, alone.logits);
     for (const auto& [name, gradient] : with_adapters.gradients)
-      EXPECT_LE(relative_l2(gradient, alone.gradients.at(name)), most_apart(name, DType::bf16)) << name;
+      EXPECT_LE(relative_l2(gradient, alone.gradients.at(name)), most_apart(DType::bf16)) << name;
   }
 }
 

@@ -183,6 +183,13 @@ TEST(Shapes, AreFoundByTheNamesOfModelsOnTheHub) {
            {"CohereLabs/c4ai-command-a-03-2025", "command-a"},
            {"bigcode/starcoder2-3b", "starcoder2-3b"},
            {"swiss-ai/Apertus-70B-2509", "apertus-70b"},
+           {"allenai/Olmo-3.1-32B-Instruct-SFT", "olmo-3-32b"},
+           {"allenai/OLMo-2-1124-7B-DPO", "olmo-2-7b"},
+           {"LGAI-EXAONE/EXAONE-4.0.1-32B", "exaone-4.0-32b"},
+           {"zai-org/GLM-4-32B-Base-0414", "glm-4-32b-0414"},
+           {"google/codegemma-7b-it", "gemma-7b"},
+           {"microsoft/Phi-4-reasoning-plus", "phi-4"},
+           {"ByteDance-Seed/Seed-OSS-36B-Base-woSyn", "seed-oss-36b"},
            // Other models, other weights, and paths.
            {"Qwen/Qwen2.5-VL-7B-Instruct", ""},
            {"meta-llama/Llama-3.2-11B-Vision", ""},

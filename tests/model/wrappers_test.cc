@@ -104,7 +104,9 @@ TEST(Wrappers, Mistral3TakesTheTextModelOfAnyFamily) {
   config["text_config"]["model_type"] = "gemma3";
   expect_refused(config, "the text model of this model is not known");
   config["text_config"]["model_type"] = "mamba2";
-  expect_refused(config, "\"mamba2\"");
+  expect_refused(config, "this model needs a part that Octet does not have: Mamba-2 blocks");
+  config["text_config"]["model_type"] = "mamba3";
+  expect_refused(config, "\"mamba3\"");
 }
 
 TEST(Wrappers, WrongSectionsAndPartsAreRefused) {

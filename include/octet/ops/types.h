@@ -75,6 +75,8 @@ struct QuantizeInto {
   /// [rows], device: used for Scaling::whole_rows in place of *scale. The producer computes the scales,
   /// writes them here, and writes E4M3 to `row`. All other outputs must be null.
   float* row_scale_inv = nullptr;
+  /// Whether anything is written.
+  bool wanted() const { return row != nullptr || transposed != nullptr || amax != nullptr; }
 };
 
 /// Elements that share a scale in an FP8 matrix:

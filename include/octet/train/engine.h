@@ -38,6 +38,8 @@ class Engine {
   /// step. Training state does not change. Call Instance::gather_parameters first, between steps: the
   /// rehearsal computes with the gathered parameters.
   void rehearse();
+  /// Leaves the choice of GEMM algorithms to the first step, in place of rehearse().
+  void choose_in_first_step() { chooses_ = true; }
   /// Selects whether casts to FP8 are recorded in the next step, and in the step after it. Both are needed,
   /// because the next step casts the weights of the step after it. Results of steps do not change.
   struct Watched {
@@ -107,6 +109,7 @@ class Engine {
   std::optional<HostSnapshot> snapshot_;
   std::int64_t label_tokens_ = 0;  ///< of the current step, on this rank
   int micro_batch_ = 0;            ///< of the current step
+  bool chooses_ = false;           ///< the next step chooses GEMM algorithms
   Watched watched_;
 };
 

@@ -85,40 +85,7 @@ class RoutedExchange final : public Exchange {
   std::unique_ptr<Exchange> inside_, between_;
 };
 
-/// The buffers of a GPU are this many times as large as the buffers of a CPU in its place. Small messages
-/// then take several pieces on a CPU too.
-std::size_t share_of(DeviceKind kind) {
-  return kind == DeviceKind::cuda ? 1 : 100;
-}
-
 }  // namespace
-
-StagingBudget staging_budget(int size, DeviceKind kind) {
-  // A chunk and its addends fit into the second-level cache of a GPU. Smaller chunks wait for each other more
-  // often. The gather queue stages only values in a narrow format.
-  const std::size_t share = share_of(kind);
-  const std::size_t reduce_set = (std::size_t{32} << 20) / share;
-  const std::size_t gather_set = (std::size_t{16} << 20) / share;
-  StagingBudget budget{.size = size};
-  // Includes room for the count of direct sums after the counters of the second queue.
-  const std::size_t counted = peer_counter_count(size) * sizeof(std::uint32_t) + sizeof(std::uint64_t);
-  budget.counters = (counted + 255) / 256 * 256;
-  budget.gather_part = DeviceStaging::part_of(size, gather_set);
-  budget.reduce_part = DeviceStaging::part_of(size, reduce_set);
-  // One kernel sends eager messages to as many members as move() takes pieces and counters. Copy engines are
-  // faster above one megabyte.
-  if (static_cast<std::size_t>(size) <= PeerAccess::most_moved) {
-    constexpr std::size_t longest = std::size_t{1} << 20, all = std::size_t{1} << 21;
-    budget.eager_room = std::min(longest, all / static_cast<std::size_t>(size)) / share / 256 * 256;
-  }
-  // Each rank sends its values to every other rank, plus an equal number of bytes of marks. For more values,
-  // sums in two exchanges are faster.
-  if (size > 1 && size <= ops::kMostPeers) {
-    constexpr std::size_t all = std::size_t{1} << 20;
-    budget.sum_room = all / static_cast<std::size_t>(size - 1) / share / 256 * 256;
-  }
-  return budget;
-}
 
 Carriers::Carriers(Device& device, RankGroup& group)
     : device_(device),
@@ -271,7 +238,7 @@ std::string Carriers::try_carrier(Carrier carrier, Ways& ways, std::span<const Q
         way.exchange = make_peer(queue);
       } else if (carrier == Carrier::host) {
         const std::size_t capacity =
-            std::max(host_capacity / share_of(device_.kind()),
+            std::max(host_capacity / StagingBudget::share_of(device_.kind()),
                      least_host_capacity_of_rank * static_cast<std::size_t>(place.size));
         auto host = std::make_unique<HostExchange>(device_, *access_, place.rank, place.size, capacity);
         way.host = host.get();

@@ -71,8 +71,7 @@ ChunkPipeline::Chunk ChunkPipeline::chunk_at(std::int64_t number, std::int64_t l
 // The queue's stream encodes a chunk and sums the previous one while the second stream carries. A set of
 // staging memory is free after its chunk is finished. The order of the queue's stream ensures that.
 void ChunkPipeline::in_chunks_carried(std::int64_t length, std::int64_t count, const Act& prepare,
-                                      const std::function<void(Stream&, const Chunk&)>& carry,
-                                      const Act& finish) {
+                                      const Carry& carry, const Act& finish) {
   const std::int64_t chunks = chunks_of(length, count);
   const auto at = [&](std::int64_t c) { return chunk_at(c, length, count); };
   if (chunks == 1) {  // nothing to overlap
@@ -101,7 +100,7 @@ void ChunkPipeline::in_chunks_carried(std::int64_t length, std::int64_t count, c
 // incoming bytes itself. A chunk is therefore sent as soon as the previous chunk is sent, even if that
 // chunk's incoming bytes have not arrived.
 void ChunkPipeline::in_chunks(std::int64_t length, std::int64_t count, const Act& prepare,
-                              const std::function<PeerMessages(const Chunk&)>& messages, const Act& finish) {
+                              const MessagesOf& messages, const Act& finish) {
   const std::int64_t chunks = chunks_of(length, count);
   if (chunks == 1 || !exchange_.in_steps()) {
     return in_chunks_carried(

@@ -28,7 +28,7 @@ void Composed::reduce_scatter(const ReduceScatterArgs& args) {
   if (args.order != nullptr) return flat_reduce_.in_order(args);
   if (args.hierarchical && hierarchy_.several()) {
     const HierarchicalReduce reduce(stream_, place_.rank, hierarchy_, staging_);
-    return reduce(args, [this](const PeerMessages& messages) { pipeline_.exchange(stream_, messages); });
+    return reduce(args, pipeline_);
   }
   ReduceScatterArgs flat = args;
   if (args.hierarchical && place_.nodes == 1) flat.wire = Wire::f32;  // nothing leaves the node

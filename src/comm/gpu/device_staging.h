@@ -48,6 +48,9 @@ struct StagingBudget {
   std::size_t sum_room = 0;    ///< bytes of a member's values in a direct sum; 0: no direct sums
   int size = 0;
 
+  /// Returns how many times larger the buffers of a GPU are than the buffers of `kind`. Small messages of CPU
+  /// ranks then take several chunks too.
+  static std::size_t share_of(DeviceKind kind);
   std::size_t all_counters() const { return 2 * counters; }
   std::size_t counters_at(int queue) const { return static_cast<std::size_t>(queue) * counters; }
   std::size_t bytes() const { return sums_at() + ops::peer_places_bytes(size, sum_room); }

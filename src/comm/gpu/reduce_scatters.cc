@@ -191,7 +191,7 @@ std::size_t worst_bytes(const Hierarchy& h) {
 }  // namespace
 
 // Chunks run one after the other: transfers between nodes dominate, and sums inside a node are short.
-void HierarchicalReduce::operator()(const ReduceScatterArgs& args, const ExchangeMessages& exchange) const {
+void HierarchicalReduce::operator()(const ReduceScatterArgs& args, ChunkPipeline& pipeline) const {
   const Hierarchy& h = hierarchy_;
   const int me = rank_, node = h.node_of[index(me)];
   const std::vector<int>&node_ranks = h.node_ranks(me), &charges = h.charges(me);
@@ -216,7 +216,7 @@ void HierarchicalReduce::operator()(const ReduceScatterArgs& args, const Exchang
         in.push_back({peer, set + mine.part(charge, peer), ops::wire_bytes(inside, n)});
       }
     }
-    exchange(messages);
+    pipeline.exchange(stream_, messages);
 
     out.clear(), in.clear();
     const std::size_t bytes = ops::wire_bytes(args.wire, n);
@@ -244,7 +244,7 @@ void HierarchicalReduce::operator()(const ReduceScatterArgs& args, const Exchang
       if (static_cast<int>(other) == node) continue;
       in.push_back({h.delegate(static_cast<int>(other), me), set + mine.node(other), bytes});
     }
-    exchange(messages);
+    pipeline.exchange(stream_, messages);
 
     // The node's own sum is rounded like sent sums, so the result does not depend on the owner.
     std::vector<const void*> parts;

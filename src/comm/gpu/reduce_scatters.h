@@ -50,15 +50,12 @@ class FlatReduce {
 /// Reduce-scatters of one queue between several nodes.
 class HierarchicalReduce {
  public:
-  /// Enqueues an exchange on the stream of the sums.
-  using ExchangeMessages = std::function<void(const PeerMessages&)>;
-
   /// `stream` and `hierarchy` must outlive this object.
   HierarchicalReduce(Stream& stream, int rank, const Hierarchy& hierarchy, const DeviceStaging& staging)
       : stream_(stream), rank_(rank), hierarchy_(hierarchy), staging_(staging) {}
 
   /// Enqueues a reduce-scatter. Uses the first set of the staging memory.
-  void operator()(const ReduceScatterArgs& args, const ExchangeMessages& exchange) const;
+  void operator()(const ReduceScatterArgs& args, ChunkPipeline& pipeline) const;
 
  private:
   Stream& stream_;

@@ -215,7 +215,7 @@ std::shared_ptr<Timed> RankJob::begin(Kind kind, const Lane& lane, unsigned sequ
   call.tag = tag_of(kind, sequence);
   timed->operation.bytes = bytes;
   if (options_.engine != nullptr) {
-    timed->operation.traced = options_.engine->watch().traces().posted(
+    timed->operation.traced = options_.engine->traces().posted(
         {.kind = kind, .name = name, .queue = lane.name, .sequence = sequence, .bytes = bytes});
   }
   return timed;
@@ -236,11 +236,11 @@ void RankJob::run(const std::shared_ptr<Timed>& timed) {
 }
 
 void RankJob::watch(const WatchOptions& options) {
-  if (options_.engine != nullptr) options_.engine->watch().set(options);
+  if (options_.engine != nullptr) options_.engine->watch(options);
 }
 
 std::string RankJob::trace() const {
-  return options_.engine != nullptr ? options_.engine->watch().traces().to_json() : "[]";
+  return options_.engine != nullptr ? options_.engine->traces().to_json() : "[]";
 }
 
 void RankJob::abort(int code) {

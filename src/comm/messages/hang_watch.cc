@@ -79,8 +79,12 @@ std::string TraceRing::to_json() const {
 }
 
 void TraceRing::write() const {
-  if (folder_.empty()) return;
-  const std::string path = folder_ + "/collectives-rank" + std::to_string(rank_) + ".json";
+  std::string path;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (folder_.empty()) return;
+    path = folder_ + "/collectives-rank" + std::to_string(rank_) + ".json";
+  }
   try {
     write_file_atomically(path, to_json() + "\n");
   } catch (const std::exception& error) {

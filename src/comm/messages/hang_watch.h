@@ -21,10 +21,7 @@
 
 namespace octet::comm {
 
-// Diagnosis of hangs: the latest collectives of a rank, and the ranks that are missing from one.
-
-// The latest collectives of a rank, for diagnosing hangs: a ring of fixed length.
-
+/// One collective of a rank.
 struct Trace {
   Kind kind{};
   std::string name;
@@ -34,6 +31,7 @@ struct Trace {
   double posted = 0, begun = -1, done = -1;  ///< seconds since the ring was made; negative: not yet
 };
 
+/// The latest collectives of a rank. Thread-safe.
 class TraceRing {
  public:
   static constexpr std::size_t length = 1024;
@@ -62,9 +60,6 @@ class TraceRing {
   int rank_ = 0;
 };
 
-// Finds the ranks that are missing from a collective that seems lost. Ranks are queried over a separate lane,
-// so messages name the missing ranks and not the ranks that wait for them.
-
 /// State of one lane of a rank.
 struct LaneReport {
   std::string lane;     ///< its name
@@ -79,6 +74,7 @@ struct LaneReport {
   }
 };
 
+/// State of a rank.
 struct RankReport {
   std::map<int, LaneReport> lanes;  ///< lanes of data and of channels, by number
   bool ends = false;                ///< the rank has agreed to end
@@ -91,14 +87,15 @@ struct RankReport {
   }
 };
 
-/// Sends queries and answers. Used by the thread that serves. Ranks answer at any time, even while they wait
-/// or compute. Ranks that are stopped or gone do not answer.
+/// Finds the ranks that are missing from a collective that seems lost. Queries the ranks over a separate
+/// lane. Ranks answer at any time, even while they wait or compute. Ranks that are stopped or gone do not
+/// answer. Used by the thread that serves.
 class RollCall {
  public:
   /// `lane` includes all ranks.
   RollCall(Transport& transport, const Lane& lane) : transport_(transport), lane_(lane) {}
 
-  /// Keeps the report of this rank up to date.
+  /// Updates the report of this rank.
   void began(const Call& call, const std::string& what);
   void ended(const Call& call);
 

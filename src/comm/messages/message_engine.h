@@ -57,8 +57,10 @@ class MessageEngine {
   /// Counts collectives that are queued or under way. If there are any, the thread polls more often.
   void begin_collective() { outstanding_.fetch_add(1, std::memory_order_acq_rel); }
   void end_collective() { outstanding_.fetch_sub(1, std::memory_order_release); }
-  /// The watch of the collectives. If one hangs, the job ends with exit code 75.
-  HangWatch& watch() { return *watch_; }
+  /// Sets the timeout of collectives. If a collective hangs, the job ends with exit code 75.
+  void watch(const WatchOptions& options) { watch_->set(options); }
+  /// The latest collectives.
+  TraceRing& traces() { return watch_->traces(); }
   /// Reports that a collective was put on a stream. `awaited_soon`: the collective is short, so the enqueuing
   /// thread usually waits for it next.
   void announce(bool awaited_soon);

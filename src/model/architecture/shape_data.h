@@ -2,8 +2,7 @@
 //
 // families    keys of config.json that the shapes of a family share
 // shapes      "sizes": hidden size, intermediate size, layers, heads, KV heads, vocabulary. "more": keys in
-// which
-//             a shape differs from its family. Gemma 3 is the text model of the published one.
+//             which a shape differs from its family. Shapes of Gemma 3 are its text models.
 // beginnings  of names on the hub in lower case, and what replaces them, in this order
 // endings     of names that do not change a shape
 // quantised   endings of names of quantised weights, the beginning that the rest must have, and the
@@ -239,14 +238,16 @@ inline constexpr std::string_view kShapeData = R"json({
 ["olmo-2-0325-", "olmo-2-"],
 ["olmo-3-1025-", "olmo-3-"],
 ["olmo-3-1125-", "olmo-3-"],
+["olmo-3.1-", "olmo-3-"],
+["exaone-4.0.1-", "exaone-4.0-"],
+["codegemma-", "gemma-"],
+["glm-4-32b-base-", "glm-4-32b-"],
 ["phi-3-mini-128k", "phi-3.5-mini"],
-["glm-z1-", "glm-4-"],
-["c4ai-command-r7b-12-2024", "command-r7b"],
-["c4ai-command-a-03-2025", "command-a"]
+["glm-z1-", "glm-4-"]
 ],
 "endings": ["-instruct", "-it", "-chat", "-base", "-hf", "-pt", "-thinking", "-preview", "-coder", "-0125", "-0924",
  "-2407", "-2501", "-2507", "-v0.1", "-v1.0", "-v0.6", "-intermediate-step-1431k-3t", "-think", "-2509",
- "-12-2024", "-03-2025", "-reasoning"],
+ "-12-2024", "-03-2025", "-08-2025", "-reasoning", "-2512", "-bf16", "-plus", "-sft", "-dpo", "-wosyn"],
 "quantised": [
 ["-unsloth-bnb-4bit", "", {"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": true}],
 ["-bnb-4bit", "", {"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": true}],

@@ -109,8 +109,7 @@ void Block::backward_parallel(const Call& call, const ops::QuantizeInto& into) {
   if (mlp_->runs_back()) mlp_->backward(call, input, {});
   if (attention_.runs_back()) {
     const ops::QuantizeInto wanted = attention_.output().wanted(call);
-    if (wanted.row != nullptr || wanted.transposed != nullptr || wanted.amax != nullptr)
-      ops::quantize(call.stream, top(call.common.scratch.gradient, call.tokens), wanted);
+    if (wanted.wanted()) ops::quantize(call.stream, top(call.common.scratch.gradient, call.tokens), wanted);
     attention_.backward(call, input, {});
   }
   mlp_->pass_on(call, input, into);

@@ -197,8 +197,9 @@ TensorSpec GroupBuilder::vector_of(const std::string& name, const std::vector<Pa
                                    const std::string& prefix) const {
   TensorSpec t{.name = prefixes_.stored + name, .cols = 1, .init = init, .decay = false};
   for (const Part& part : parts) {
+    const std::size_t before = t.parts.size();
     append(t, part, prefix + prefixes_.hugging_face + part.name, 1, {});
-    t.parts.back().shape = {part.rows};
+    for (std::size_t i = before; i < t.parts.size(); ++i) t.parts[i].shape = {part.rows};
   }
   return t;
 }

@@ -54,8 +54,7 @@ void InputNorm::backward(const Call& call, const Norm::Gradient& gradient) const
   if (norm_) return norm_->backward(call, gradient);
   add(call, {.residual = gradient.dx, .delta = gradient.dy, .sum = gradient.dx});
   const ops::QuantizeInto& into = gradient.into;
-  if (into.row != nullptr || into.transposed != nullptr || into.amax != nullptr)
-    ops::quantize(call.stream, gradient.dx, into);
+  if (into.wanted()) ops::quantize(call.stream, gradient.dx, into);
 }
 
 }  // namespace octet::model

@@ -68,8 +68,7 @@ std::array<Rotary::AllHeads, 2> Rotary::all_heads(const Call& call, const ops::M
 namespace {
 
 void copy_wanted(const Call& call, const ops::Matrix& values, const ops::QuantizeInto& into) {
-  if (into.row != nullptr || into.transposed != nullptr || into.amax != nullptr)
-    ops::quantize(call.stream, values, into);
+  if (into.wanted()) ops::quantize(call.stream, values, into);
 }
 
 /// Rows of neighbouring documents with the same angles.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "block_scale.h"
+#include "cpu/row_quantizer.h"
 #include "cpu/rows.h"
 #include "kernels.h"
 

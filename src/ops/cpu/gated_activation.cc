@@ -1,4 +1,5 @@
 #include "cpu/activations.h"
+#include "cpu/row_quantizer.h"
 #include "cpu/rows.h"
 #include "kernels.h"
 

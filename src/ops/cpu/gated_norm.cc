@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "cpu/activations.h"
+#include "cpu/row_quantizer.h"
 #include "cpu/rows.h"
 #include "kernels.h"
 

@@ -2,43 +2,12 @@
 
 #include <cmath>
 
-#include "cpu/rows.h"
+#include "cpu/norm_rows.h"
+#include "cpu/row_quantizer.h"
 #include "kernels.h"
 
 namespace octet::ops::cpu {
 namespace {
-
-/// The compute type: an fp32 output is rounded once, like in rms_norm.
-template <typename T>
-using WideNorm = std::conditional_t<std::is_same_v<T, float>, double, float>;
-
-/// A sum by lanes, with the order of Lanes.
-template <typename W>
-struct WideLanes {
-  W lane[kLanes] = {};
-  template <typename F>
-  OCTET_INLINE void add(std::int64_t n, F f) {
-    std::int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) {
-      for (int j = 0; j < kLanes; ++j) lane[j] += f(i + j);
-    }
-    for (int j = 0; i + j < n; ++j) lane[j] += f(i + j);
-  }
-  OCTET_INLINE W total() {
-    for (int width = kLanes / 2; width > 0; width /= 2) {
-      for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
-    }
-    return lane[0];
-  }
-};
-
-/// Loads the norm's input: `residual`, or residual + delta rounded to T if there is a delta.
-template <typename T>
-OCTET_INLINE void load_input(const T* residual, const T* delta, float* __restrict x, std::int64_t n) {
-  load(residual, x, n);
-  if (!delta) return;
-  for (std::int64_t i = 0; i < n; ++i) x[i] = simd::rounded_to<T>(x[i] + simd::load(delta[i]));
-}
 
 template <typename T>
 OCTET_SIMD void layer_norm_row(const LayerNormArgs& a, RowQuantizer& quantizer, std::int64_t row) {
@@ -51,7 +20,7 @@ OCTET_SIMD void layer_norm_row(const LayerNormArgs& a, RowQuantizer& quantizer, 
   WideLanes<W> sum;
   for (std::int64_t c = 0; c < hidden; c += kChunk) {
     const std::int64_t n = chunk_length(c, hidden);
-    load_input(residual + c, delta ? delta + c : nullptr, x, n);
+    load_sum(residual + c, delta ? delta + c : nullptr, x, n);
     if (kept) store(x, kept + c, n);
     sum.add(
         n, [&](std::int64_t i) __attribute__((always_inline)) { return static_cast<W>(x[i]); });
@@ -63,7 +32,7 @@ OCTET_SIMD void layer_norm_row(const LayerNormArgs& a, RowQuantizer& quantizer, 
   WideLanes<W> squares;
   for (std::int64_t c = 0; c < hidden; c += kChunk) {
     const std::int64_t n = chunk_length(c, hidden);
-    if (hidden > kChunk) load_input(again + c, again_delta ? again_delta + c : nullptr, x, n);
+    if (hidden > kChunk) load_sum(again + c, again_delta ? again_delta + c : nullptr, x, n);
     squares.add(
         n, [&](std::int64_t i) __attribute__((always_inline)) {
           const W d = static_cast<W>(x[i]) - mean;
@@ -76,7 +45,7 @@ OCTET_SIMD void layer_norm_row(const LayerNormArgs& a, RowQuantizer& quantizer, 
   float y[kChunk];
   for (std::int64_t c = 0; c < hidden; c += kChunk) {
     const std::int64_t n = chunk_length(c, hidden);
-    if (hidden > kChunk) load_input(again + c, again_delta ? again_delta + c : nullptr, x, n);
+    if (hidden > kChunk) load_sum(again + c, again_delta ? again_delta + c : nullptr, x, n);
     const float* w = a.weight + c;
     for (std::int64_t i = 0; i < n; ++i) {
       const W normed = (static_cast<W>(x[i]) - mean) * rstd * static_cast<W>(w[i]);
@@ -140,16 +109,6 @@ OCTET_SIMD void layer_norm_backward_row(const LayerNormBackwardArgs& a, RowQuant
   quantizer.finish_row();
 }
 
-/// Adds the partial sums [blocks, hidden] in the order of the blocks.
-void add_partials(const float* partial, std::int64_t blocks, std::int64_t hidden, float* to) {
-  if (!to) return;
-  for (std::int64_t i = 0; i < hidden; ++i) {
-    float sum = 0.0f;
-    for (std::int64_t b = 0; b < blocks; ++b) sum += partial[b * hidden + i];
-    to[i] += sum;
-  }
-}
-
 }  // namespace
 
 void layer_norm(const LayerNormArgs& a) {
@@ -183,8 +142,8 @@ void layer_norm_backward(const LayerNormBackwardArgs& a) {
       }
     });
   });
-  add_partials(weights, blocks, hidden, a.d_weight);
-  add_partials(biases, blocks, hidden, a.d_bias);
+  add_partial_sums(weights, blocks, hidden, a.d_weight);
+  add_partial_sums(biases, blocks, hidden, a.d_bias);
 }
 
 }  // namespace octet::ops::cpu

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "cpu/row_quantizer.h"
 #include "cpu/rows.h"
 #include "kernels.h"
 

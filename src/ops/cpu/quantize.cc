@@ -1,6 +1,7 @@
 #include <cfloat>
 #include <cmath>
 
+#include "cpu/row_quantizer.h"
 #include "cpu/rows.h"
 #include "kernels.h"
 

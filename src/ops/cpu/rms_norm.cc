@@ -1,42 +1,11 @@
 #include <cmath>
 
-#include "cpu/rows.h"
+#include "cpu/norm_rows.h"
+#include "cpu/row_quantizer.h"
 #include "kernels.h"
 
 namespace octet::ops::cpu {
 namespace {
-
-// Loads the norm's input: `residual`, or residual + delta rounded to T if there is a delta.
-template <typename T>
-OCTET_INLINE void load_sum(const T* residual, const T* delta, float* __restrict x, std::int64_t n) {
-  load(residual, x, n);
-  if (!delta) return;
-  for (std::int64_t i = 0; i < n; ++i) x[i] = simd::rounded_to<T>(x[i] + simd::load(delta[i]));
-}
-
-/// The norm's compute type. An fp32 output is rounded once. The output is next quantised to FP8, where three
-/// roundings of its largest element would shift all other elements alike.
-template <typename T>
-using Wide = std::conditional_t<std::is_same_v<T, float>, double, float>;
-
-/// Sum of squares by lanes, with the order of Lanes.
-template <typename W>
-struct Squares {
-  W lane[kLanes] = {};
-  OCTET_INLINE void add(const float* x, std::int64_t n) {
-    std::int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) {
-      for (int j = 0; j < kLanes; ++j) lane[j] += static_cast<W>(x[i + j]) * static_cast<W>(x[i + j]);
-    }
-    for (int j = 0; i + j < n; ++j) lane[j] += static_cast<W>(x[i + j]) * static_cast<W>(x[i + j]);
-  }
-  OCTET_INLINE W total() {
-    for (int width = kLanes / 2; width > 0; width /= 2) {
-      for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
-    }
-    return lane[0];
-  }
-};
 
 template <typename T>
 OCTET_SIMD void norm_row(const RmsNormArgs& a, RowQuantizer& quantizer, std::int64_t row) {
@@ -45,13 +14,15 @@ OCTET_SIMD void norm_row(const RmsNormArgs& a, RowQuantizer& quantizer, std::int
   const T* delta = a.delta.data ? row_of<T>(a.delta, row) : nullptr;
   T* kept = a.sum.data ? row_of<T>(a.sum, row) : nullptr;
   float x[kChunk];
-  using W = Wide<T>;
-  Squares<W> squares;
+  using W = WideNorm<T>;
+  WideLanes<W> squares;
   for (std::int64_t c = 0; c < hidden; c += kChunk) {
     const std::int64_t n = chunk_length(c, hidden);
     load_sum(residual + c, delta ? delta + c : nullptr, x, n);
     if (kept) store(x, kept + c, n);
-    squares.add(x, n);
+    squares.add(
+        n, [&](std::int64_t i)
+               __attribute__((always_inline)) { return static_cast<W>(x[i]) * static_cast<W>(x[i]); });
   }
   const W rstd = W{1} / std::sqrt(squares.total() / static_cast<W>(hidden) + static_cast<W>(a.eps));
   if (a.rstd) a.rstd[row] = static_cast<float>(rstd);
@@ -119,8 +90,9 @@ OCTET_SIMD void norm_backward_row(const RmsNormBackwardArgs& a, RowQuantizer& qu
   quantizer.finish_row();
 }
 
-OCTET_SIMD void add_partial_sums(const float* partial, std::int64_t blocks, std::int64_t stride,
-                                 float* __restrict to, std::int64_t n) {
+/// Adds partial sums for n columns, at most kChunk.
+OCTET_SIMD void add_columns(const float* partial, std::int64_t blocks, std::int64_t stride,
+                            float* __restrict to, std::int64_t n) {
   float sum[kChunk];
   for (std::int64_t i = 0; i < n; ++i) sum[i] = partial[i];
   for (std::int64_t b = 1; b < blocks; ++b) {
@@ -131,6 +103,15 @@ OCTET_SIMD void add_partial_sums(const float* partial, std::int64_t blocks, std:
 }
 
 }  // namespace
+
+void add_partial_sums(const float* partial, std::int64_t blocks, std::int64_t hidden, float* to) {
+  if (!to || blocks == 0) return;
+  const std::int64_t chunks = (hidden + kChunk - 1) / kChunk;
+  simd::parallel_rows(chunks, blocks * kChunk, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t c = first * kChunk; c < std::min(hidden, last * kChunk); c += kChunk)
+      add_columns(partial + c, blocks, hidden, to + c, chunk_length(c, hidden));
+  });
+}
 
 void rms_norm(const RmsNormArgs& a) {
   with_type(a.residual.dtype, [&](auto type) {
@@ -160,13 +141,7 @@ void rms_norm_backward(const RmsNormBackwardArgs& a) {
       }
     });
   });
-  if (!partial || blocks == 0) return;
-  const std::int64_t chunks = (hidden + kChunk - 1) / kChunk;
-  simd::parallel_rows(chunks, blocks * kChunk, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t c = first * kChunk; c < std::min(hidden, last * kChunk); c += kChunk) {
-      add_partial_sums(partial + c, blocks, hidden, a.d_weight + c, chunk_length(c, hidden));
-    }
-  });
+  add_partial_sums(partial, blocks, hidden, a.d_weight);
 }
 
 }  // namespace octet::ops::cpu

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "cpu/row_quantizer.h"
 #include "cpu/rows.h"
 #include "kernels.h"
 

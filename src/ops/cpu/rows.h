@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include <vector>
 
 #include "block_scale.h"
 #include "cpu/simd.h"
@@ -146,66 +145,5 @@ OCTET_INLINE void encode_chunk(const float* __restrict y, float scale, std::uint
                                std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = encode_fp8<F>(y[i] * scale);
 }
-
-/// Writes the FP8 copy of an op's output. take() receives each chunk of a row, rounded to T, once.
-/// finish_row() raises the amax and adds the counts. With a scale per row, it keeps the row until
-/// finish_row().
-class RowQuantizer {
- public:
-  OCTET_INLINE RowQuantizer(const QuantizeInto& into, std::int64_t rows, std::int64_t cols)
-      : into_(into), rows_(rows), cols_(cols), scale_(into.scale ? *into.scale : 1.0f) {
-    if (into.row_scale_inv) values_.resize(static_cast<std::size_t>(cols));
-  }
-
-  OCTET_INLINE void take(const float* y, std::int64_t row, std::int64_t col, std::int64_t n) {
-    if (into_.amax || into_.seen || into_.row_scale_inv) {
-      const std::uint32_t bits = max_bits(y, n);
-      most_ = bits > most_ ? bits : most_;
-    }
-    if (into_.seen) count_casts(y, scale_, n, into_.format, counts_);
-    if (into_.row_scale_inv) {
-      std::memcpy(values_.data() + col, y, static_cast<std::size_t>(n) * sizeof(float));
-      row_ = row;
-      return;
-    }
-    if (!into_.row && !into_.transposed) return;
-    std::uint8_t codes[kChunk];
-    std::uint8_t* const to = into_.row ? into_.row + row * cols_ + col : codes;
-    if (into_.format == DType::e4m3) {
-      encode_chunk<E4M3>(y, scale_, to, n);
-    } else {
-      encode_chunk<E5M2>(y, scale_, to, n);
-    }
-    if (into_.transposed) {
-      for (std::int64_t i = 0; i < n; ++i) into_.transposed[(col + i) * rows_ + row] = to[i];
-    }
-  }
-
-  OCTET_INLINE void finish_row() {
-    if (into_.row_scale_inv) {
-      const std::int32_t e = block_exponent(most_);
-      into_.row_scale_inv[row_] = power_of_two(e);
-      encode_chunk<E4M3>(values_.data(), power_of_two(-e), into_.row + row_ * cols_, cols_);
-    }
-    if (into_.amax && most_ > 0) raise_amax(into_.amax, most_);
-    if (into_.seen) {
-      if (most_ > 0) raise_amax(&into_.seen->amax, most_);
-      lower_scale(into_.seen->scale, scale_);
-      add_seen(*into_.seen, cols_, counts_);
-      counts_ = {};
-    }
-    most_ = 0;
-  }
-
- private:
-  const QuantizeInto& into_;
-  std::int64_t rows_;
-  std::int64_t cols_;
-  float scale_;
-  std::uint32_t most_ = 0;
-  CastCounts counts_;
-  std::vector<float> values_;  ///< of the current row, if its scale is computed last
-  std::int64_t row_ = 0;
-};
 
 }  // namespace octet::ops::cpu

@@ -10,14 +10,12 @@
 
 namespace octet::ops::cuda {
 
-/// Numbers per token and value head that all kernels of a chunk read.
-inline constexpr std::int64_t kDeltaScalars = 6;
+/// Bytes of the numbers of a token and value head that all kernels of a chunk read.
+inline constexpr std::size_t kDeltaTokenBytes = 32;
 
 /// Arrays of a micro-batch that the kernels of a chunk share, and their places in the workspace. The part of
-/// a chunk begins at its first token.
+/// a chunk begins at its first token. It has [value_heads, tokens of the chunk] rows.
 struct DeltaScratch {
-  std::size_t places;    ///< [tokens] first token and number of tokens of each chunk
-  std::size_t scalars;   ///< [tokens, value_heads, kDeltaScalars] f32
   std::size_t inverse;   ///< [tokens, value_heads, kDeltaChunk] T
   std::size_t scores;    ///< [tokens, value_heads, kDeltaChunk] T
   std::size_t d_states;  ///< [delta_states(tokens), value_heads, key_dim, value_dim] T: gradients of states
@@ -32,9 +30,7 @@ inline DeltaScratch delta_scratch(const DeltaHeads& heads, DType dtype, std::int
   const std::size_t squares = padded(rows * kDeltaChunk, size_of(dtype));
   const std::int64_t state = heads.value_heads * heads.key_dim * heads.value_dim;
   DeltaScratch s{};
-  s.places = 0;
-  s.scalars = padded(2 * tokens, sizeof(std::int32_t));
-  s.inverse = s.scalars + padded(rows * kDeltaScalars, sizeof(float));
+  s.inverse = padded(rows, kDeltaTokenBytes);  // after the numbers of tokens
   s.scores = s.inverse + squares;
   s.d_states = s.scores + squares;
   s.bytes = s.d_states + padded(delta_states(tokens) * state, size_of(dtype));

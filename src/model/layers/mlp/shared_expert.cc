@@ -4,6 +4,7 @@
 #include <string>
 
 #include "layers/linear_operands.h"
+#include "layers/work_list.h"
 #include "octet/device/profile.h"
 #include "octet/ops/embedding.h"
 #include "octet/ops/gated_activation.h"

@@ -72,7 +72,7 @@ class Outputs {
       T* const to = static_cast<T*>(args_.d) + output;
       each_token<C>(args_, [&](int token, int i) {
         float sum = sums[i / 2 * 4 + half * 2 + i % 2];
-        if constexpr (C::FP8) sum *= scales_[half] * token_scales_[i];
+        sum *= C::FP8 ? scales_[half] * token_scales_[i] : args_.factor;
         sum += bias_[half];
         // The product is rounded first, as on a CPU, which gives the bits of a separate addition.
         if (!args_.adds_at_once) sum = to_float(from_float<T>(sum));
@@ -187,8 +187,7 @@ bool may_stream(const GemmArgs& args) {
 
 bool bf16_may_stream(const GemmArgs& args) {
   const Operand& a = args.a;
-  return a.dtype == DType::bf16 && a.cols % 8 == 0 && dense(args.a_ld, a) && dense(args.b_ld, args.b) &&
-         args.factor == 1.0f;
+  return a.dtype == DType::bf16 && a.cols % 8 == 0 && dense(args.a_ld, a) && dense(args.b_ld, args.b);
 }
 
 bool fits(const GemmArgs& args) {
@@ -211,13 +210,14 @@ Streamed streamed_of(const GemmArgs& args) {
           .addend = args.addend.data,
           .d_ld = args.d.ld,
           .tokens = static_cast<int>(args.a.rows),
-          .outputs = static_cast<int>(args.b.rows)};
+          .outputs = static_cast<int>(args.b.rows),
+          .factor = args.factor};
 }
 
 }  // namespace
 
 bool multiply_streamed_in_order(Stream& stream, const GemmArgs& args, Addition addition) {
-  if (!may_stream(args) || !bf16_may_stream(args)) return false;
+  if (!may_stream(args) || !bf16_may_stream(args) || args.factor != 1.0f) return false;
   Streamed streamed = streamed_of(args);
   streamed.in_order = true;
   streamed.adds_at_once = addition == Addition::at_once;

@@ -49,6 +49,7 @@ struct Streamed {
   std::int64_t d_ld;
   uint4* exchange;  ///< sums of tiles that wait to be added; empty entries have all bits set
   int tokens, outputs;
+  float factor = 1.0f;        ///< of the sums, for bf16
   int runs, tiles;            ///< runs per tile
   bool in_order = false;      ///< blocks have whole tiles; see multiply_streamed_in_order()
   bool adds_at_once = false;  ///< Addition::at_once
