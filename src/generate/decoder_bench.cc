@@ -161,16 +161,29 @@ double parameters_of_token(const Decoder& decoder) {
          parameters_of_expert(a) * static_cast<double>(a.experts.count - a.experts.taken);
 }
 
+namespace {
+
+/// The states of delta rules, which each step of a sequence reads and writes.
+double step_state_bytes(const model::Architecture& a) {
+  std::int64_t blocks = 0;
+  for (std::int64_t layer = a.share.first_block(a.layers); layer < a.share.last_block(a.layers); ++layer)
+    blocks += a.block(layer).delta_rule ? 1 : 0;
+  return 2.0 * static_cast<double>(blocks * a.delta.heads.values() * a.delta.heads.key_dim) * sizeof(float);
+}
+
+}  // namespace
+
 double step_cache_bytes(const DecoderOptions& options, std::int64_t before) {
   const model::Architecture& a = options.architecture;
   std::int64_t seen = 0;
   for (std::int64_t layer = a.share.first_block(a.layers); layer < a.share.last_block(a.layers); ++layer) {
+    if (a.block(layer).delta_rule) continue;
     const std::int64_t window = a.block(layer).window;
     seen += window > 0 ? std::min(window, before + 1) : before + 1;
   }
   const auto element = static_cast<std::int64_t>(size_of(options.recipe.compute));
   const std::int64_t head = options.fp8_cache ? a.heads.head_dim + 4 : a.heads.head_dim * element;
-  return 2 * static_cast<double>(seen * model::heads_of_share(a).kv_heads * head);
+  return 2 * static_cast<double>(seen * model::heads_of_share(a).kv_heads * head) + step_state_bytes(a);
 }
 
 }  // namespace octet::generate

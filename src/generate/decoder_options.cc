@@ -116,6 +116,9 @@ void require_strict_possible(const DecoderOptions& options, const Device& device
   if (options.architecture.share.sums())
     refuse("answers of layers that are split among ranks are not strict: each rank computes a part of a sum",
            "whole layers on a rank", "set tensor_parallel_size to 1: stages and replicas keep the bits");
+  if (options.architecture.has_delta_rule())
+    refuse("answers of a model with delta rules (linear attention) are not strict: training computes chunks",
+           "a model with attention in all blocks", "set deterministic: true");
   if (options.fp8_cache)
     refuse("answers from a cache in FP8 are not strict: training does not round keys and values",
            "keys and values as they are computed", "leave the cache's format at auto");
@@ -153,8 +156,12 @@ DecoderOptions options_for(const runtime::Instance& model, DecoderOptions option
   return options;
 }
 
-DecoderOptions possible(const DecoderOptions& options, const Device& device) {
-  require_strict_possible(options, device);
+DecoderOptions possible(const DecoderOptions& asked, const Device& device) {
+  require_strict_possible(asked, device);
+  DecoderOptions options = asked;
+  // A delta rule has one state per sequence, after its newest token. The state after a shared prefix is gone
+  // as soon as its sequence continues, so each sequence computes all of its tokens.
+  if (options.architecture.has_delta_rule()) options.share_prefixes = false;
   if (!options.keep_experts) return options;
   const auto refuse = [](const std::string& expected, const std::string& fix) {
     throw Error({.what = "the experts of answers cannot be kept",
@@ -167,10 +174,9 @@ DecoderOptions possible(const DecoderOptions& options, const Device& device) {
   if (options.architecture.share.stages > 1)
     refuse("a model in one stage", "set --pipeline-parallel-size 1, or leave --save-routing out");
   // Each sequence computes all of its tokens, and the host reads the results of each pass before the next.
-  DecoderOptions kept = options;
-  kept.share_prefixes = false;
-  kept.run_ahead = false;
-  return kept;
+  options.share_prefixes = false;
+  options.run_ahead = false;
+  return options;
 }
 
 model::TransformerOptions core_beside(const runtime::Instance& model, const DecoderOptions& options) {

@@ -106,6 +106,19 @@ std::vector<float> uniform_values(const NamedPart& part, std::uint64_t seed, std
 
 namespace {
 
+/// The InitRule::log_uniform values of elements [begin, begin + count) of a vector.
+std::vector<float> log_uniform_values(const NamedPart& part, std::uint64_t seed, float low,
+                                      std::int64_t begin, std::int64_t count) {
+  const std::uint64_t key = hash64(part.name, seed);
+  constexpr float kHigh = 16.0f, kLeast = 1e-6f;  // not zero, which has no logarithm
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto bits = philox(key, RandomUse::init, static_cast<std::uint64_t>(begin + i));
+    values[static_cast<std::size_t>(i)] = std::log(std::max(kLeast, low + (kHigh - low) * uniform(bits[0])));
+  }
+  return values;
+}
+
 /// Copies values to device memory. Adapters are small, so the host computes their values.
 void put(Stream& stream, const std::vector<float>& values, DType dtype, void* out) {
   Device& device = stream.device();
@@ -154,6 +167,9 @@ void initialise(Stream& stream, const TensorSpec& tensor, const Initialisation& 
       ops::random_normal(stream, args);
     } else if (tensor.init == InitRule::uniform) {
       put(stream, uniform_values(part, what.seed, from - part.begin, to - from), what.dtype, out);
+    } else if (tensor.init == InitRule::log_uniform) {
+      put(stream, log_uniform_values(part, what.seed, tensor.init_std, from - part.begin, to - from),
+          what.dtype, out);
     } else if (tensor.init != InitRule::zeros) {
       check(what.dtype == DType::f32, "a tensor with one initial value is stored in f32");
       ops::fill(stream, reinterpret_cast<float*>(out), tensor.init == InitRule::ones ? 1.0f : tensor.init_std,
@@ -171,7 +187,7 @@ double flops_per_token(const Architecture& architecture, double length) {
   // Most formulas count only matrices. Vectors are negligible and are included here.
   const ParameterLayout layout = build_layout(a);
   const auto lowest = static_cast<std::size_t>(lowest_trained_group(layout));
-  double gemms = 0, attention = 0;
+  double gemms = 0, attention = 0, states = 0;
   for (std::size_t g = a.tied ? 0 : 1; g < layout.groups.size(); ++g) {
     // A tied table counts as the head's weight.
     const bool passes_back = g >= lowest || g == 0;
@@ -184,9 +200,12 @@ double flops_per_token(const Architecture& architecture, double length) {
       for (const TensorSpec& t : segment.tensors)
         gemms += taken * (segment.trainable ? 6.0 : frozen) * static_cast<double>(t.count());
     }
-    if (g > 0 && g + 1 < layout.groups.size()) attention += passes_back ? 6.0 : 2.0;
+    if (g == 0 || g + 1 == layout.groups.size()) continue;
+    const bool delta_rule = a.block(static_cast<std::int64_t>(g) - 1).delta_rule;
+    (delta_rule ? states : attention) += passes_back ? 6.0 : 2.0;
   }
-  return gemms + attention * length * static_cast<double>(a.q_width());
+  const double state = 3 * static_cast<double>(a.delta.heads.values() * a.delta.heads.key_dim);
+  return gemms + attention * length * static_cast<double>(a.q_width()) + states * state;
 }
 
 }  // namespace octet::model

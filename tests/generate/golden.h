@@ -50,7 +50,10 @@ inline std::vector<std::string> golden_models() {
           "starcoder2",
           "cohere2",
           "apertus",
-          "qwen3-vl"};
+          "qwen3-vl",
+          "qwen3-next",
+          "qwen3-5-text-tied",
+          "qwen3-5-moe"};
 }
 
 /// Returns the name as a part of a test's name.

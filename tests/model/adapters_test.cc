@@ -278,7 +278,8 @@ TEST_P(FamilyChainRule, GivesTheGradientsOfAdaptersFromThoseOfTheMergedModel) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, FamilyChainRule,
-                         ::testing::Values("glm4", "ernie4-5", "starcoder2", "cohere2", "apertus"),
+                         ::testing::Values("glm4", "ernie4-5", "starcoder2", "cohere2", "apertus",
+                                           "qwen3-5-text-tied", "qwen3-next-tied"),
                          [](const auto& c) {
                            std::string name = c.param;
                            std::ranges::replace(name, '-', '_');

@@ -41,6 +41,7 @@ class Decoder {
   }
 
   const HostBatch& batch() const { return batch_; }
+  bool has_delta_rule() const { return architecture_.has_delta_rule(); }
   std::size_t begin(std::size_t document) const {
     return static_cast<std::size_t>(batch_.cu_seqlens[document]);
   }
@@ -99,6 +100,8 @@ TEST(Decode, PromptsInPiecesAndTokensInTurnGiveTheLogitsOfTheWhole) {
     if (name == "phi3-longrope") continue;
 
     Decoder decoder(name, {});
+    // Tokens of a whole row are computed in chunks.
+    const double bound = decoder.has_delta_rule() ? 1e-5 : 4e-6;
     // The prompts of all three documents, mixed in one call, into slots in another order …
     std::vector<Place> prompt;
     for (std::size_t d = 0; d < 3; ++d) {
@@ -106,7 +109,7 @@ TEST(Decode, PromptsInPiecesAndTokensInTurnGiveTheLogitsOfTheWhole) {
         prompt.push_back({decoder.begin(d) + i, static_cast<std::int32_t>((d + 1) % 3)});
       }
     }
-    EXPECT_LT(decoder.step(prompt), 4e-6) << name;
+    EXPECT_LT(decoder.step(prompt), bound) << name;
     // … and then one token of each document that has not ended.
     for (std::size_t i = 0; i < static_cast<std::size_t>(decoder.batch().max_length); ++i) {
       std::vector<Place> next;
@@ -115,7 +118,7 @@ TEST(Decode, PromptsInPiecesAndTokensInTurnGiveTheLogitsOfTheWhole) {
         if (row < decoder.begin(d + 1)) next.push_back({row, static_cast<std::int32_t>((d + 1) % 3)});
       }
       if (next.empty()) break;
-      EXPECT_LT(decoder.step(next), 4e-6) << name << " step " << i;
+      EXPECT_LT(decoder.step(next), bound) << name << " step " << i;
     }
   }
 }
@@ -169,8 +172,8 @@ TEST(Decode, LogitsWithoutRoomAndTooManyTokensAreRefused) {
 }
 
 TEST(Plan, ADryDeviceReservesWhatACpuReserves) {
-  for (const char* name :
-       {"llama3", "qwen3-moe-trained", "olmoe", "glm4-moe-groups", "gpt-oss", "glm4", "cohere2", "apertus"}) {
+  for (const char* name : {"llama3", "qwen3-moe-trained", "olmoe", "glm4-moe-groups", "gpt-oss", "glm4",
+                           "cohere2", "apertus", "qwen3-next"}) {
     const Architecture a = read_architecture(golden_folder(name));
     for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::qkv, Recompute::full}) {
       for (const precision::RecipeKind kind :

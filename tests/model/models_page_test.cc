@@ -44,6 +44,9 @@ constexpr const char* kEnd = R"(
   decides. With a KV cache, `--max-length` above the original length selects the frequencies of long documents.
 - `dynamic` without `alpha` refuses documents longer than `max_position_embeddings`.
 - `olmo2`, `olmo3` and `olmoe` cannot be divided with `--tensor-parallel-size`.
+- `qwen3_next`, `qwen3_5` and `qwen3_5_moe`, too. With Gated DeltaNet, answers are not strict
+  (`deterministic: strict`), prompts with a common beginning are computed separately, and modules `mtp` of files are
+  not trained. In `transformers` on a CPU, packed documents of these families see each other; in Octet, they do not.
 - `cohere2` and `starcoder2` (layer norm), and `starcoder2` and `apertus` (no gate) decode without the fused kernels.
 - Of a [vision-language model](vision.md), the text model is trained. [Mixtures of experts](experts.md) has the details of mixtures.
 )";
@@ -53,6 +56,8 @@ std::string blocks_of(const Family& family) {
   const std::vector<std::pair<bool, const char*>> parts = {
       {family.experts, "mixture of experts"},
       {family.shared_expert || family.sigmoid_router, "shared experts"},
+      {family.delta_rule, "Gated DeltaNet (linear attention)"},
+      {family.output_gate, "attention with gated outputs"},
       {family.layer_norm, "layer norm"},
       {!family.input_norms, "norms after attention and MLP"},
       {family.input_norms && family.sublayer_norms, "norms before and after attention and MLP"},

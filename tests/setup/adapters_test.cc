@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, Peft,
                                          "smollm3-lora", "olmo2-lora", "olmo3-lora", "granite-lora",
                                          "seed-oss-lora", "exaone4-lora", "hunyuan-lora", "ministral3-lora",
                                          "gemma1-lora", "glm4-lora", "ernie4-5-lora", "starcoder2-lora",
-                                         "cohere2-lora", "apertus-lora"),
+                                         "cohere2-lora", "apertus-lora", "qwen3-next-lora", "qwen3-5-lora"),
                          [](const auto& c) {
                            std::string name = c.param;
                            std::ranges::replace(name, '-', '_');

@@ -37,9 +37,10 @@ struct DecoderOptions {
   bool fp8_cache = false;         ///< the KV cache stores E4M3, otherwise the compute dtype
   std::int64_t page_tokens = 64;  ///< tokens per cache page, a power of two
   std::size_t cache_bytes = 0;    ///< bytes of all cache pages; 0: full_cache_bytes()
-  bool share_prefixes = true;     ///< compute a common prefix of sequences once
-  std::int64_t sequences = 1;     ///< decoded concurrently
-  std::int64_t capacity = 1024;   ///< tokens of a sequence, prompt and answer
+  /// Compute a common prefix of sequences once. Models with delta rules compute it for each sequence.
+  bool share_prefixes = true;
+  std::int64_t sequences = 1;    ///< decoded concurrently
+  std::int64_t capacity = 1024;  ///< tokens of a sequence, prompt and answer
   /// Most tokens of a pass; at least `sequences`. A pass takes one token of each sequence that is decoding,
   /// then tokens of prompts. If `prefill` is about `sequences`, little room is left for prompts.
   std::int64_t prefill = 512;

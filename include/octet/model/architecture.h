@@ -15,6 +15,7 @@
 #include "octet/base/json_fwd.h"
 #include "octet/model/share.h"
 #include "octet/model/tuning.h"
+#include "octet/ops/delta_rule.h"
 #include "octet/ops/gated_activation.h"
 #include "octet/ops/routing.h"
 #include "octet/ops/types.h"
@@ -53,6 +54,7 @@ struct BlockShape {
   int rope = 0;                   ///< index into Architecture::ropes, or kNoRope
   std::int64_t intermediate = 0;  ///< width of its MLP; 0: Architecture::intermediate
   bool mixes_experts = false;     ///< Architecture::experts replaces its MLP
+  bool delta_rule = false;        ///< Architecture::delta replaces attention
   bool operator==(const BlockShape&) const = default;
 };
 
@@ -91,6 +93,21 @@ struct ExpertShape {
   bool operator==(const ExpertShape&) const = default;
 };
 
+/// The gated delta rule in place of attention (layers/delta_attention.h). Its convolution has ops::kDeltaTaps
+/// taps.
+struct DeltaShape {
+  ops::DeltaHeads heads;  ///< without heads: no block has a delta rule
+  /// Files have the columns of queries, keys, values and gates of each key head together, in in_proj_qkvz and
+  /// in_proj_ba. Otherwise they are in in_proj_qkv, in_proj_z, in_proj_b and in_proj_a.
+  bool grouped = false;
+  double least_decay = 0;  ///< exp(A_log) of a new model is uniform between this number and 16
+  bool operator==(const DeltaShape& other) const {
+    return heads.key_heads == other.heads.key_heads && heads.value_heads == other.heads.value_heads &&
+           heads.key_dim == other.heads.key_dim && heads.value_dim == other.heads.value_dim &&
+           grouped == other.grouped && least_decay == other.least_decay;
+  }
+};
+
 /// Storage format of the weight files, from quantization_config in config.json. It changes only how weights
 /// are read.
 struct StoredWeights {
@@ -107,8 +124,8 @@ struct StoredWeights {
   std::set<std::string> unquantised;
 };
 
-/// A decoder-only transformer: blocks of causal attention and a gated MLP. Each feature of a family
-/// is a flag of this struct, so the core never tests for a family.
+/// A decoder-only transformer: blocks of causal attention or a delta rule, and a gated MLP. Each feature of a
+/// family is a flag of this struct, so the core never tests for a family.
 struct Architecture {
   std::string model_type;  ///< "llama"
   /// Whether the text model is one part of a multimodal checkpoint. Its tensors may then have another prefix.
@@ -154,6 +171,10 @@ struct Architecture {
   bool interleaved_rotary = false;  ///< neighbouring dimensions rotate together (ops/rope.h)
   std::vector<BlockShape> blocks;   ///< [layers]
   ExpertShape experts;
+  DeltaShape delta;
+  bool output_gate = false;  ///< a gate for each output of attention (ops/output_gate.h)
+  /// Files may have modules "mtp", which predict further tokens. They are not read.
+  bool further_modules = false;
   /// Stored blocks after the last one, which predict further tokens. They are not read.
   std::int64_t further_blocks = 0;
   bool input_norms = true;  ///< norms of the inputs of attention and MLP (pre-norm)
@@ -188,6 +209,7 @@ struct Architecture {
   std::int64_t rotated() const { return rotary_dim == 0 ? heads.head_dim : rotary_dim; }
   /// The epsilon of norms of the stream.
   double stream_eps() const { return norm_eps / (residual_multiplier * residual_multiplier); }
+  bool has_delta_rule() const { return delta.heads.value_heads > 0; }
   bool operator==(const Architecture& other) const;
 };
 

@@ -16,7 +16,8 @@ namespace octet::model {
 /// blocks, so a page fits every group. A sequence has one page table per group. A windowed group can thus
 /// free pages that left its window while other groups keep theirs. Without windows there is one group. If the
 /// model is split into stages, the blocks of a group are spread over the stages as evenly as possible. All
-/// ranks then have the same groups and page numbers, and each rank stores its blocks and heads.
+/// ranks then have the same groups and page numbers, and each rank stores its blocks and heads. Blocks with a
+/// delta rule have no pages and no group.
 class KvLayout {
  public:
   /// `dtype`: f32, bf16 or E4M3. Throws std::logic_error for another dtype, and Error (usage) unless
@@ -37,7 +38,8 @@ class KvLayout {
   std::size_t scale_bytes() const { return scale_bytes_; }
   /// Bytes of a page with all page_blocks() blocks: the most that any rank stores.
   std::size_t page_bytes() const;
-  /// The group of a block, and the index of the block in its group.
+  static constexpr std::int64_t kNoGroup = -1;
+  /// The group of a block, and the index of the block in its group; kNoGroup for a block with a delta rule.
   std::int64_t group(std::int64_t layer) const { return group_[static_cast<std::size_t>(layer)]; }
   std::int64_t place(std::int64_t layer) const { return place_[static_cast<std::size_t>(layer)]; }
 
@@ -50,7 +52,8 @@ class KvLayout {
 
 /// Paged keys and values of the decoded sequences, in f32, in bf16, or in E4M3 with one scale per KV head for
 /// each key and value (ops::CachedAttentionArgs). The caller assigns pages: call set_page(), then upload()
-/// before the pass that reads the pages.
+/// before the pass that reads the pages. A block with a delta rule has a state of fixed size for each slot
+/// instead. It depends on all tokens of the slot's sequence, so sequences cannot share it.
 class KvCache {
  public:
   /// Reserves `pages` pages, and page tables for `slots` sequences of up to `capacity` tokens. Throws Error
@@ -79,6 +82,10 @@ class KvCache {
   float* value_scales(std::int64_t layer) const {
     return layout_.fp8() ? static_cast<float*>(part(values_, layer, 1)) : nullptr;
   }
+  /// States of a block with a delta rule (ops::CachedDeltaRuleArgs::states).
+  float* delta_states(std::int64_t layer) const { return states_[static_cast<std::size_t>(layer)].rule; }
+  /// Earlier inputs of its convolution (ops::CachedDeltaInputsArgs::past).
+  float* delta_inputs(std::int64_t layer) const { return states_[static_cast<std::size_t>(layer)].inputs; }
   /// The page tables of the block's group, in device memory.
   ops::CachePages table(std::int64_t layer) const;
 
@@ -87,6 +94,11 @@ class KvCache {
     void* data = nullptr;
     std::size_t token_bytes = 0;  ///< of a token in a block
   };
+  /// Of a block with a delta rule.
+  struct State {
+    float *rule = nullptr, *inputs = nullptr;
+  };
+  void reserve_states(Arena& arena, const Architecture& architecture);
   void* part(const std::vector<Part>& parts, std::int64_t layer, std::size_t which) const {
     return parts[static_cast<std::size_t>(layout_.place(layer)) * (layout_.fp8() ? 2 : 1) + which].data;
   }
@@ -95,6 +107,7 @@ class KvCache {
   std::int64_t slots_ = 0, capacity_ = 0, pages_ = 0;
   std::int64_t slot_pages_ = 0;      ///< entries per slot and group
   std::vector<Part> keys_, values_;  ///< one array per place, in E4M3 followed by its scales
+  std::vector<State> states_;        ///< [layers]
   std::int32_t* table_ = nullptr;    ///< device: [slots, groups, slot_pages_]
   std::int32_t* host_table_ = nullptr;
   std::array<std::int32_t*, 2> on_the_way_{};  ///< pinned staging buffers, used in turn

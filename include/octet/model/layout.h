@@ -17,8 +17,8 @@ enum class ParameterKind { matrix, vector };
 
 /// Initial values of a tensor. uniform: in ± 1 / sqrt(columns). row_norms: the row norms of the module's
 /// weight. If the weight is loaded, these are its norms. If it is random, this is the expected norm
-/// (init_std). value: init_std.
-enum class InitRule { normal, zeros, ones, uniform, row_norms, value };
+/// (init_std). value: init_std. log_uniform: logarithms of numbers that are uniform between init_std and 16.
+enum class InitRule { normal, zeros, ones, uniform, row_norms, value, log_uniform };
 
 /// Rows and columns of a Hugging Face tensor; a vector has one column.
 struct PartCut {
@@ -43,7 +43,7 @@ struct TensorSpec {
   std::vector<NamedPart> parts;  ///< in order; they cover the tensor without gaps
   InitRule init = InitRule::normal;
   float init_std = 0.02f;         ///< with row_norms: the expected norm; with value: the value
-  bool decay = true;              ///< weight decay applies; false for norms and biases
+  bool decay = true;              ///< weight decay applies; false for norms, biases and other vectors
   float rate = 1.0f;              ///< multiplies the learning rate of a step; 0: never trained
   bool fp8 = false;               ///< the weight of a block's linear layer: an FP8 recipe quantises it
   bool gradient_by_gemm = false;  ///< a wgrad GEMM writes the whole gradient, so it need not be zeroed
@@ -151,8 +151,9 @@ std::vector<float> uniform_values(const NamedPart& part, std::uint64_t seed, std
 
 /// Returns the floating-point operations of training one token in a sequence of `length` tokens: forward and
 /// backward without recomputation. The sum is 6 x (trained parameters without the input embedding) + 4 x
-/// (frozen parameters) + 6 x layers x length x heads x head_dim (causal attention). A tied table counts as
-/// the head. Backward does not reach groups below the lowest trained group: they count 2 x in both terms.
+/// (frozen parameters) + 6 x layers x length x heads x head_dim (causal attention) + 18 x layers x value
+/// heads x key_dim x value_dim (delta rules). A tied table counts as the head. Backward does not reach groups
+/// below the lowest trained group: they count 2 x in the first terms, and a third in the last two.
 double flops_per_token(const Architecture& architecture, double length);
 
 }  // namespace octet::model

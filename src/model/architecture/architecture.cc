@@ -107,8 +107,8 @@ bool Architecture::operator==(const Architecture& other) const {
                     a.attention_soft_cap, a.logit_soft_cap, a.ropes, a.blocks, a.experts, a.initializer_range,
                     a.embedding_initializer_range, a.tuning, a.share.tensor_rank, a.share.tensor_size,
                     a.share.stage, a.share.stages, a.share.expert_rank, a.share.expert_size, a.input_norms,
-                    a.qk_norm_last, a.further_blocks, a.rounds_embedding_scale, a.residual_multiplier,
-                    a.logits_divisor);
+                    a.qk_norm_last, a.delta, a.output_gate, a.further_modules, a.further_blocks,
+                    a.rounds_embedding_scale, a.residual_multiplier, a.logits_divisor);
   };
   return model_type == other.model_type && scalars(*this) == scalars(other);
 }
@@ -204,6 +204,21 @@ void read_multipliers(Reader& reader, Architecture& a) {
 double read_cap(Reader& reader, bool has_one, const std::string& key) {
   if (!has_one || reader.find(key) == nullptr) return 0.0;
   return reader.positive(key, 0.0);
+}
+
+/// Whether outputs of attention have gates. Checks the activation of the gates of delta rules, too.
+bool read_output_gate(Reader& reader, const Family& family) {
+  if (!family.output_gate) return false;
+  if (!reader.boolean("attn_output_gate", true)) {
+    refuse("attention of this family has a gate for its output", "attn_output_gate: true", "false",
+           reader.where());
+  }
+  const std::string activation = reader.text("output_gate_type", "swish");
+  if (activation != "swish" && activation != "silu") {
+    refuse("the gate of linear attention is not supported", "output_gate_type: swish", activation,
+           reader.where());
+  }
+  return true;
 }
 
 bool names_class(const Json& config, std::string_view class_name) {
@@ -334,6 +349,9 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   a.ropes = read_ropes(reader, family, a.rotated());
   a.interleaved_rotary = family.interleaved_rotary;
   a.blocks = read_blocks(reader, family, a.layers);
+  read_delta_rule(reader, family, a);
+  a.output_gate = read_output_gate(reader, family);
+  a.further_modules = family.delta_rule;
   read_experts(reader, family, a);
   a.initializer_range = reader.positive("initializer_range", 0.02);
   a.embedding_initializer_range = reader.positive("embedding_initializer_range", a.initializer_range);

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "families.h"
+#include "octet/ops/delta_inputs.h"
 
 namespace octet::model {
 namespace {
@@ -79,19 +80,23 @@ std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::i
     refuse("'layer_types' does not fit", "a list of " + std::to_string(layers) + " names", short_json(*types),
            config.where());
   }
+  // layer_types replaces the interval here, too.
+  const std::int64_t interval = family.delta_rule ? config.size("full_attention_interval", 4, kMaxLayers) : 1;
+  const std::string kinds =
+      std::string("full_attention or ") + (family.delta_rule ? "linear_attention" : "sliding_attention");
   const std::vector<bool> rotates =
       family.rope_by_layer ? read_rotating_blocks(config, layers) : std::vector<bool>(blocks.size(), true);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (!rotates[i]) blocks[i].rope = kNoRope;
     bool sliding = slides(family, static_cast<std::int64_t>(i), use, first, period, rotates[i]);
+    blocks[i].delta_rule = (static_cast<std::int64_t>(i) + 1) % interval != 0;
     if (types != nullptr) {
       const Json& type = (*types)[i];
+      blocks[i].delta_rule = family.delta_rule && type == "linear_attention";
       sliding = type == "sliding_attention";
       const std::string where = config.where() + ": layer_types[" + std::to_string(i) + "]";
-      if (!sliding && type != "full_attention") {
-        refuse("a kind of layer is not supported", "full_attention or sliding_attention", short_json(type),
-               where);
-      }
+      if (!blocks[i].delta_rule && type != "full_attention" && (!sliding || family.delta_rule))
+        refuse("a kind of layer is not supported", kinds, short_json(type), where);
       if (sliding && window == 0) {
         refuse("a layer has sliding attention, but no window size", "'sliding_window'", short_json(type),
                where);
@@ -102,7 +107,48 @@ std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::i
     blocks[i].window = window;
     if (family.local_theta > 0) blocks[i].rope = 1;
   }
+  if (std::ranges::all_of(blocks, &BlockShape::delta_rule)) {
+    refuse("a model with only linear attention is not supported", "one layer or more with full_attention",
+           types != nullptr ? short_json(*types)
+                            : "full_attention_interval: " + std::to_string(interval) + " and " +
+                                  std::to_string(layers) + " layers",
+           config.where());
+  }
   return blocks;
+}
+
+void read_delta_rule(Reader& config, const Family& family, Architecture& a) {
+  if (!family.delta_rule) return;
+  const std::int64_t taps = config.size("linear_conv_kernel_dim", 4, kMaxWidth);
+  if (taps != ops::kDeltaTaps) {
+    refuse("the convolution of linear attention is not supported",
+           "linear_conv_kernel_dim: " + std::to_string(ops::kDeltaTaps), std::to_string(taps),
+           config.where());
+  }
+  a.delta = {.heads = {.key_heads = config.size("linear_num_key_heads", 16, kMaxHeads),
+                       .value_heads = config.size("linear_num_value_heads", 32, kMaxHeads),
+                       .key_dim = config.size("linear_key_head_dim", 128, kMaxHeadDim),
+                       .value_dim = config.size("linear_value_head_dim", 128, kMaxHeadDim)},
+             .grouped = family.grouped_delta,
+             .least_decay = family.least_decay};
+  const ops::DeltaHeads& heads = a.delta.heads;
+  if (heads.value_heads % heads.key_heads != 0) {
+    refuse("the heads of linear attention cannot be grouped",
+           "linear_num_value_heads divisible by linear_num_key_heads",
+           std::to_string(heads.value_heads) + " and " + std::to_string(heads.key_heads), config.where());
+  }
+  const auto fits = [](std::int64_t dim) { return dim % 8 == 0 && dim <= ops::kMostDeltaDim; };
+  if (!fits(heads.key_dim) || !fits(heads.value_dim)) {
+    refuse("the heads of linear attention have a size that is not supported",
+           "linear_key_head_dim and linear_value_head_dim: multiples of 8, at most " +
+               std::to_string(ops::kMostDeltaDim),
+           std::to_string(heads.key_dim) + " and " + std::to_string(heads.value_dim), config.where());
+  }
+  if (a.activation != ops::Activation::silu) {
+    refuse("the activation of linear attention is not supported", "hidden_act: silu",
+           config.text(std::string(family.activation_key), "silu"), config.where());
+  }
+  if (std::ranges::none_of(a.blocks, &BlockShape::delta_rule)) a.delta = {};
 }
 
 }  // namespace octet::model

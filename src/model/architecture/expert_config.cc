@@ -100,7 +100,7 @@ void read_experts(Reader& config, const Family& family, Architecture& a) {
   }
   if (family.shared_expert) {
     a.experts.shared = config.size("shared_expert_intermediate_size", kMaxWidth);
-    if (!config.boolean("qkv_bias", true))
+    if (family.qkv_bias == BiasRule::always && !config.boolean("qkv_bias", true))
       refuse("a model of this family without biases is not supported", "qkv_bias: true", "false",
              config.where());
   }

@@ -71,6 +71,16 @@ Json facts_of(const Architecture& a) {
     const BlockShape block = a.block(layer);
     facts["blocks"].push_back(Json::array({block.window, block.rope, block.intermediate}));
     if (block.mixes_experts) facts["blocks"].back().push_back("experts");
+    if (block.delta_rule) facts["blocks"].back().push_back("delta_rule");
+  }
+  if (a.output_gate) facts["output_gate"] = true;
+  if (a.has_delta_rule()) {
+    const ops::DeltaHeads& heads = a.delta.heads;
+    facts["delta_rule"] = Json{{"key_heads", heads.key_heads},
+                               {"value_heads", heads.value_heads},
+                               {"key_dim", heads.key_dim},
+                               {"value_dim", heads.value_dim}};
+    if (a.delta.grouped) facts["delta_rule"]["grouped"] = true;
   }
   if (a.experts.count > 0) {
     facts["experts"] = Json{{"count", a.experts.count},

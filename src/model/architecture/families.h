@@ -98,6 +98,11 @@ struct Family {
   /// Multimodal RoPE: mrope_section and mrope_interleaved are read. All three positions of a text token are
   /// equal, so that it is the usual RoPE (Qwen2-VL, arXiv:2409.12191).
   bool multimodal_rope = false;
+  // The gated delta rule (Architecture::delta) in blocks of linear_attention.
+  bool delta_rule = false;
+  bool grouped_delta = false;  ///< DeltaShape::grouped
+  double least_decay = 0;      ///< DeltaShape::least_decay
+  bool output_gate = false;    ///< Architecture::output_gate; attn_output_gate must be true or absent
 };
 
 const std::vector<Family>& families();
@@ -197,6 +202,9 @@ class Reader {
 
 /// Returns the shapes of all blocks: windows, and the blocks that rotate nothing.
 std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::int64_t layers);
+
+/// Reads the heads of delta rules into `architecture`, which has its blocks and its activation.
+void read_delta_rule(Reader& config, const Family& family, Architecture& architecture);
 
 /// Reads `experts`, and which blocks have experts, as Qwen3MoeDecoderLayer of transformers does.
 void read_experts(Reader& config, const Family& family, Architecture& architecture);

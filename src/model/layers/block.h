@@ -4,22 +4,22 @@
 #include <vector>
 
 #include "layers/mlp/gated_mlp.h"
-#include "layers/self_attention.h"
+#include "layers/token_mixer.h"
 
 namespace octet::model {
 
-/// A block: attention and MLP. Each adds its output to the residual stream. In a parallel block, both read
-/// the block's input. Otherwise the MLP reads the sum after attention. Blocks of a model may have
-/// different shapes, except for the width of the stream.
+/// A block: a token mixer (attention or a delta rule) and an MLP. Each adds its output to the residual
+/// stream. In a parallel block, both read the block's input. Otherwise the MLP reads the sum after attention.
+/// Blocks of a model may have different shapes, except for the width of the stream.
 class Block {
  public:
   Block(GroupBuilder& group, const Architecture& architecture, std::int64_t layer);
 
-  bool trained() const { return attention_.trained() || mlp_->trained(); }
+  bool trained() const { return mixer_->trained() || mlp_->trained(); }
   /// Sets whether the gradient of the block's input is needed, because an earlier tensor is trained.
   void set_passes_on(bool passes_on);
   /// Whether backward has work to do. Otherwise no activations are kept.
-  bool runs_back() const { return mlp_->runs_back() || (parallel_ && attention_.runs_back()); }
+  bool runs_back() const { return mlp_->runs_back() || (parallel_ && mixer_->runs_back()); }
   /// See Mlp::take_load().
   BlockLoad take_load(LoadOf of) { return mlp_->take_load(of); }
   /// Returns the linear layers in the order of the layout.
@@ -58,10 +58,10 @@ class Block {
 
   std::int64_t hidden_;
   bool parallel_;
-  Attention attention_;
+  std::unique_ptr<TokenMixer> mixer_;
   std::unique_ptr<Mlp> mlp_;
   ops::Matrix input_;   ///< [tokens, hidden]: the residual stream
-  ops::Matrix middle_;  ///< [tokens, hidden]: the residual stream after attention
+  ops::Matrix middle_;  ///< [tokens, hidden]: the residual stream after the token mixer
 };
 
 }  // namespace octet::model

@@ -199,7 +199,10 @@ TensorSpec GroupBuilder::vector_of(const std::string& name, const std::vector<Pa
   for (const Part& part : parts) {
     const std::size_t before = t.parts.size();
     append(t, part, prefix + prefixes_.hugging_face + part.name, 1, {});
-    for (std::size_t i = before; i < t.parts.size(); ++i) t.parts[i].shape = {part.rows};
+    const std::vector<std::int64_t> shape = part.shape.empty() ? std::vector{part.rows} : part.shape;
+    for (std::size_t i = before; i < t.parts.size(); ++i) t.parts[i].shape = shape;
+    // In PyTorch, trainers tell matrices by their dimensions.
+    t.decay = t.decay || shape.size() > 1;
   }
   return t;
 }

@@ -72,9 +72,10 @@ struct Part {
     SplitRule split = {};
   };
   std::string name;
-  std::int64_t rows = 0;       ///< rows in the whole model
-  SplitRule split = {};        ///< how ranks split the rows
-  std::vector<Run> runs = {};  ///< in place of `split`: all rows, in order
+  std::int64_t rows = 0;                 ///< rows in the whole model
+  SplitRule split = {};                  ///< how ranks split the rows
+  std::vector<Run> runs = {};            ///< in place of `split`: all rows, in order
+  std::vector<std::int64_t> shape = {};  ///< of a vector in files; empty: [rows]
 };
 
 /// Returns one part with the rows of `parts`, which ranks split as before.

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "octet/base/error.h"
+#include "octet/ops/delta_inputs.h"
 
 namespace octet::model {
 namespace {
@@ -15,8 +16,9 @@ std::vector<BlocksByWindow> blocks_by_stage(const Architecture& a) {
   Share share = a.share;
   for (share.stage = 0; share.stage < share.stages; ++share.stage) {
     BlocksByWindow& blocks = stages.emplace_back();
-    for (std::int64_t layer = share.first_block(a.layers); layer < share.last_block(a.layers); ++layer)
-      ++blocks[a.block(layer).window];
+    for (std::int64_t layer = share.first_block(a.layers); layer < share.last_block(a.layers); ++layer) {
+      if (!a.block(layer).delta_rule) ++blocks[a.block(layer).window];
+    }
   }
   return stages;
 }
@@ -66,6 +68,11 @@ KvLayout::KvLayout(const Architecture& a, DType dtype, std::int64_t page_tokens)
   for (share.stage = 0; share.stage < share.stages; ++share.stage) {
     std::map<std::int64_t, std::int64_t> before;  // blocks of this stage, by window
     for (std::int64_t layer = share.first_block(a.layers); layer < share.last_block(a.layers); ++layer) {
+      if (a.block(layer).delta_rule) {
+        group_.push_back(kNoGroup);
+        place_.push_back(kNoGroup);
+        continue;
+      }
       const std::int64_t window = a.block(layer).window, number = before[window]++;
       std::vector<std::int64_t>& of_window = groups_of[window];
       if (number / page_blocks_ == std::ssize(of_window)) {
@@ -109,12 +116,26 @@ KvCache::KvCache(Arena& arena, const Architecture& a, const KvLayout& layout, st
     reserve(keys_);
     reserve(values_);
   }
+  reserve_states(arena, a);
   slot_pages_ = (capacity + page_tokens - 1) / page_tokens;
   const auto count = static_cast<std::size_t>(slots * layout.groups() * slot_pages_);
   table_ = arena.reserve_as<std::int32_t>("KV page table", count);
   host_table_ = arena.reserve_as<std::int32_t>("KV page table", count, MemoryKind::host);
   for (std::int32_t*& table : on_the_way_)
     table = arena.reserve_as<std::int32_t>("KV page table", count, MemoryKind::pinned);
+}
+
+void KvCache::reserve_states(Arena& arena, const Architecture& a) {
+  const ops::DeltaHeads& heads = a.delta.heads;
+  states_.resize(static_cast<std::size_t>(a.layers));
+  for (std::int64_t layer = a.share.first_block(a.layers); layer < a.share.last_block(a.layers); ++layer) {
+    if (!a.block(layer).delta_rule) continue;
+    const auto floats = [&](std::int64_t count) {
+      return arena.reserve_as<float>("states of delta rules", static_cast<std::size_t>(slots_ * count));
+    };
+    states_[static_cast<std::size_t>(layer)] = {.rule = floats(heads.values() * heads.key_dim),
+                                                .inputs = floats((ops::kDeltaTaps - 1) * heads.qkv_width())};
+  }
 }
 
 void KvCache::set_page(std::int64_t slot, std::int64_t group, std::int64_t index, std::int32_t page) {

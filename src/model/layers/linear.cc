@@ -169,13 +169,17 @@ Wanted Linear::wanted_gradient(const Call& call, const ops::Matrix& values) cons
 }
 
 std::vector<ops::Operand> Linear::gradient_written(const Call& call, const ops::ConstMatrix& d_output) const {
-  if (adapters_.scales()) {
-    adapters_.unscale(call, d_output);
-    if (!multiplies_gradient()) return {};
-    return output_gradient_.values_written(call, adapters_.unscaled_gradient(call));
-  }
+  if (adapters_.scales()) return gradient_values_written(call, d_output);
   if (!multiplies_gradient()) return {};
   return output_gradient_.written(call, d_output);
+}
+
+std::vector<ops::Operand> Linear::gradient_values_written(const Call& call,
+                                                          const ops::ConstMatrix& d_output) const {
+  if (adapters_.scales()) adapters_.unscale(call, d_output);
+  if (!multiplies_gradient()) return {};
+  return output_gradient_.values_written(call,
+                                         adapters_.scales() ? adapters_.unscaled_gradient(call) : d_output);
 }
 
 void Linear::make_unscaled(const Call& call) const {

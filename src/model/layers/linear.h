@@ -73,6 +73,8 @@ class Linear {
   Wanted wanted_gradient(const Call& call, const ops::Matrix& values) const;
   /// Returns the operands for backward, after the producer wrote `d_output` and the wanted copies.
   std::vector<ops::Operand> gradient_written(const Call& call, const ops::ConstMatrix& d_output) const;
+  /// Likewise, if the producer wrote only the values.
+  std::vector<ops::Operand> gradient_values_written(const Call& call, const ops::ConstMatrix& d_output) const;
 
   void reserve(BlockBuffers& buffers, const Common& common);
   std::size_t workspace(const Device& device, const Common& common) const;

@@ -11,10 +11,12 @@ namespace {
 
 LinearShape qkv_shape(const Architecture& a) {
   const std::int64_t kv = a.heads.kv_heads * a.heads.head_dim;
+  const std::int64_t of_query = a.output_gate ? 2 : 1;  // a head's query, and its gate
+  const Part q{"self_attn.q_proj", of_query * a.q_width(), each_head(of_query * a.heads.head_dim)};
   LinearShape shape{.name = "qkv",
                     .title = "attention q, k, v",
                     .inputs = a.hidden,
-                    .modules = {{"self_attn.q_proj", a.q_width(), each_head(a.heads.head_dim)},
+                    .modules = {q,
                                 {"self_attn.k_proj", kv, each_kv_head(a.heads.head_dim)},
                                 {"self_attn.v_proj", kv, each_kv_head(a.heads.head_dim)}},
                     .bias = a.qkv_bias,
@@ -31,7 +33,7 @@ LinearShape output_shape(const Architecture& a) {
           .modules = {{"self_attn.o_proj", a.hidden}},
           .bias = a.output_bias,
           .init_std = a.initializer_range,
-          .kept_values = true,
+          .kept_values = !a.output_gate,  // backward of attention reads them, or OutputGates::attended()
           .inputs_split = each_head(a.heads.head_dim),
           .adds_bias = a.share.adds_once()};
 }
@@ -53,6 +55,7 @@ Attention::Attention(GroupBuilder& group, const Architecture& a, std::int64_t la
       norm_(group, "input_norm", named_or(a.names.input_norm, "input_layernorm"), a),
       rotary_(group, a, a.block(layer).rope),
       qkv_(group, qkv_shape(a)),
+      gates_(a),
       sinks_(sinks_of(group, a)),
       output_(group, a, output_shape(a), "attention_output_norm",
               named_or(a.names.attention_output_norm, "post_attention_layernorm")) {
@@ -69,6 +72,7 @@ void Attention::reserve(BlockBuffers& buffers, const Common& common) {
   norm_.reserve(buffers);
   rotary_.reserve(buffers, common);
   qkv_.reserve(buffers, common);
+  gates_.reserve(buffers, common);
   output_.reserve(buffers, common);
   rotated_ = buffers.matrix("activations/qkv", heads_.qkv_width(), Kept::qkv);
   const bool trains = common.options.training;
@@ -94,7 +98,8 @@ std::vector<Operation> Attention::operations(std::int64_t tokens, std::int64_t l
   // Backward recomputes only activations that it reads.
   const int inputs = qkv_.runs_back() ? 1 : 0, heads = attends_back() ? 1 : 0;
   std::vector<Operation> all = norm_.operations(tokens, {0, inputs, inputs + heads, 1});
-  append(all, qkv_.operations(tokens, {0, 0, heads, 1}));
+  append(all, qkv_.operations(tokens, {0, 0, gates_ ? 1 : heads, 1}));
+  append(all, gates_.operations(tokens, attends_back()));
   append(all, rotary_.operations(tokens, attends_back()));
   // The causal mask removes half of the scores. Forward has two GEMMs, and backward has five.
   const auto t = static_cast<double>(tokens), wide = static_cast<double>(heads_.qkv_width());
@@ -119,10 +124,14 @@ void Attention::normalise(const Call& call, const NormInput& input, const ops::M
   norm_.forward(call, input, stream, qkv_.input());
 }
 
+ops::Matrix Attention::attended(const Call& call) const {
+  return gates_ ? gates_.attended(call) : output_.linear().input().values(call);
+}
+
 void Attention::attend(const Call& call) const {
   const AttentionInput& past = call.attention;
   const ops::Matrix qkv = top(rotated_, call.tokens);
-  const ops::Matrix out = output_.linear().input().values(call);
+  const ops::Matrix out = attended(call);
   if (past.cache != nullptr) {
     ops::cached_attention(call.stream, {.qkv = qkv,
                                         .heads = heads_,
@@ -159,24 +168,23 @@ void Attention::attend(const Call& call) const {
 
 void Attention::add_sinks(const Call& call) const {
   if (!sinks_) return;
-  ops::attention_sinks(call.stream, {.sinks = sinks_.in(call.parameters),
-                                     .heads = heads_,
-                                     .out = output_.linear().input().values(call),
-                                     .lse = lse_});
+  ops::attention_sinks(
+      call.stream,
+      {.sinks = sinks_.in(call.parameters), .heads = heads_, .out = attended(call), .lse = lse_});
 }
 
 void Attention::attend_back(const Call& call, const ops::Matrix& d_out) const {
   if (float* const d_sinks = sinks_.in(*call.gradients)) {
     ops::attention_sinks_backward(call.stream, {.sinks = sinks_.in(call.parameters),
                                                 .heads = heads_,
-                                                .out = output_.linear().input().values(call),
+                                                .out = attended(call),
                                                 .lse = lse_,
                                                 .d_out = d_out,
                                                 .d_sinks = d_sinks,
                                                 .workspace = call.common.scratch.workspace});
   }
   ops::attention_backward(call.stream, {.qkv = top(rotated_, call.tokens),
-                                        .out = output_.linear().input().values(call),
+                                        .out = attended(call),
                                         .d_out = d_out,
                                         .lse = lse_,
                                         .heads = heads_,
@@ -192,21 +200,31 @@ void Attention::project(const Call& call, const NormInput& before, const ops::Ma
   const ops::Matrix qkv = top(rotated_, call.tokens);
   call.settle();
   normalise(call, before, stream);
-  qkv_.forward(call, qkv);
+  qkv_.forward(call, gates_ ? gates_.projected(call) : qkv);
+  if (gates_) gates_.take(call, qkv);
   rotary_.forward(call, qkv);
 }
 
 bool Attention::project_decode(const Call& call, const NormInput& before) const {
   if (before.delta.data != nullptr) return false;  // the kernel does not store a pending sum
-  ops::DecodeGemmArgs args{.x = before.residual, .y = top(rotated_, call.tokens)};
+  const ops::Matrix qkv = top(rotated_, call.tokens);
+  ops::DecodeGemmArgs args{.x = before.residual, .y = gates_ ? gates_.projected(call) : qkv};
   if (!norm_.put_in_front(call, args)) return false;
-  const bool rotates = rotary_.put_behind(call, args);
+  const bool rotates = !gates_ && rotary_.put_behind(call, args);
   if (!qkv_.takes_decode(call, args)) return false;
   qkv_.forward_decode(call, args);
   if (rotates) return true;
   call.settle();
-  rotary_.forward(call, args.y);
+  if (gates_) gates_.take(call, qkv);
+  rotary_.forward(call, qkv);
   return true;
+}
+
+void Attention::finish_heads(const Call& call) {
+  LinearInput& heads = output_.linear().input();
+  if (!gates_) return heads.values_written(call);
+  gates_.apply(call, heads.wanted(call, WriteOrder::rows));
+  heads.written(call, WriteOrder::rows);
 }
 
 void Attention::forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
@@ -214,10 +232,12 @@ void Attention::forward(const Call& call, const NormInput& before, const ops::Ma
   if (!project_decode(call, before)) project(call, before, stream);
   call.settle();
   attend(call);
-  const ops::Matrix heads = output_.linear().input().values(call);
-  if (output_.takes_decode(call, heads, stream, after))
+  const ops::Matrix heads = attended(call);
+  if (output_.takes_decode(call, heads, stream, after)) {
+    if (gates_) gates_.apply(call, {.values = heads});
     return output_.forward_decode(call, heads, stream, after);
-  output_.linear().input().values_written(call);
+  }
+  finish_heads(call);
   output_.forward(call, stream, after);
 }
 
@@ -229,24 +249,29 @@ void Attention::backward(const Call& call, const ops::Matrix& stream, const ops:
   const Common& common = call.common;
   if (common.remakes_inputs()) {
     const ProfileLabel label(call.stream, "recompute");
-    if (common.remakes_qkv() && attends_back()) remake_qkv(call, stream);
-    output_.linear().input().values_written(call.again(Readers::backward));
+    if (common.remakes_qkv() && (gates_ || attends_back())) remake_qkv(call, stream);
+    finish_heads(call.again(Readers::backward));
   }
   const ops::Matrix d_out = narrowed(common.scratch.wide, call.tokens, heads_.q_heads * heads_.head_dim);
   output_.backward(call, d_out);
   if (!attends_back()) return;
+  if (gates_) gates_.backward(call, d_out);
   attend_back(call, d_out);
   const ops::Matrix d_qkv = top(d_rotated_, call.tokens);
-  rotary_.backward(call, d_qkv, qkv_.runs_back() ? qkv_.wanted_gradient(call, d_qkv) : Wanted{});
+  Wanted wanted = qkv_.runs_back() ? qkv_.wanted_gradient(call, d_qkv) : Wanted{};
+  if (gates_) wanted = {.values = d_qkv};  // the gates' gradients are columns of the GEMM's gradient, too
+  rotary_.backward(call, d_qkv, wanted);
   if (!qkv_.runs_back()) return;
-  const auto d_operands = qkv_.gradient_written(call, d_qkv);
+  const ops::Matrix d_projected = gates_ ? gates_.put(call, d_qkv) : d_qkv;
+  const auto d_operands =
+      gates_ ? qkv_.gradient_values_written(call, d_projected) : qkv_.gradient_written(call, d_projected);
   if (common.remakes_inputs()) {
     // The gradient of attention's output has overwritten the first recomputation.
     const ProfileLabel label(call.stream, "recompute");
     normalise(call.again(Readers::backward), {.residual = stream}, stream);
   }
   const ops::Matrix d_normed = top(common.scratch.delta, call.tokens);
-  qkv_.backward(call, d_qkv, d_operands, d_normed);
+  qkv_.backward(call, d_projected, d_operands, d_normed);
   if (!norm_.runs_back()) return;
   norm_.backward(
       call, {.dy = d_normed, .x = stream, .dx = top(common.scratch.gradient, call.tokens), .into = into});

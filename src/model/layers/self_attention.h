@@ -2,45 +2,43 @@
 
 #include <vector>
 
-#include "layers/input_norm.h"
+#include "layers/output_gates.h"
 #include "layers/rotary.h"
-#include "layers/sublayer_output.h"
+#include "layers/token_mixer.h"
 
 namespace octet::model {
 
-/// The first sublayer of a block: norm, queries, keys and values, rotary embedding, causal attention, output.
-class Attention {
+/// Causal attention as the first sublayer: norm, queries, keys and values, rotary embedding, attention, gates
+/// of its output if the architecture has them, output.
+class Attention final : public TokenMixer {
  public:
   /// `layer`: the index of the block in the model and in a KvCache.
   Attention(GroupBuilder& group, const Architecture& architecture, std::int64_t layer);
 
-  std::vector<Linear*> linears() { return {&qkv_, &output_.linear()}; }
-  std::vector<const Linear*> linears() const { return {&qkv_, &output_.linear()}; }
-  const SublayerOutput& output() const { return output_; }
-  const InputNorm& norm() const { return norm_; }
-  bool trained() const {
+  std::vector<Linear*> linears() override { return {&qkv_, &output_.linear()}; }
+  std::vector<const Linear*> linears() const override { return {&qkv_, &output_.linear()}; }
+  const SublayerOutput& output() const override { return output_; }
+  const InputNorm& norm() const override { return norm_; }
+  bool trained() const override {
     return norm_.trained() || rotary_.trained() || qkv_.trained() || sinks_.trained() || output_.trained();
   }
-  /// Sets whether the gradient of its input is needed.
-  void set_passes_on(bool passes_on);
-  /// Whether backward has work to do.
-  bool runs_back() const { return output_.runs_back(); }
-  void reserve(BlockBuffers& buffers, const Common& common);
-  std::size_t workspace(const Device& device, const Common& common) const;
-  std::vector<Operation> operations(std::int64_t tokens, std::int64_t length) const;
+  void set_passes_on(bool passes_on) override;
+  void reserve(BlockBuffers& buffers, const Common& common) override;
+  std::size_t workspace(const Device& device, const Common& common) const override;
+  std::vector<Operation> operations(std::int64_t tokens, std::int64_t length) const override;
 
-  /// Computes the output from the stream `before`. If `before` has a pending sum, this first writes the sum
-  /// to `stream`. See SublayerOutput::forward() for `after`.
   void forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
-               const ops::Matrix& after);
-  /// Computes the gradients of its tensors, down to the lowest trained tensor. If the input's gradient is
-  /// needed, adds to the stream's gradient in the scratch. `into`: copies that the reader of it needs.
-  void backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into);
+               const ops::Matrix& after) override;
+  void backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) override;
 
  private:
   /// Whether the gradients of queries, keys, values and sinks are needed.
   bool attends_back() const { return qkv_.runs_back() || rotary_.trained() || sinks_.trained(); }
+  /// The output of attention, before gates.
+  ops::Matrix attended(const Call& call) const;
   void attend(const Call& call) const;
+  /// Writes the input of the last GEMM.
+  void finish_heads(const Call& call);
   /// Adds the sinks to the result of attention.
   void add_sinks(const Call& call) const;
   void attend_back(const Call& call, const ops::Matrix& d_out) const;
@@ -61,6 +59,7 @@ class Attention {
   InputNorm norm_;
   Rotary rotary_;
   Linear qkv_;
+  OutputGates gates_;
   VectorHandle sinks_;  ///< [q_heads], or none
   SublayerOutput output_;
   ops::Matrix rotated_;    ///< [tokens, qkv_width]: rotated queries and keys, and values

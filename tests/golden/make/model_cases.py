@@ -112,6 +112,18 @@ def apertus(**values):
     return plain(("mlp_bias",), **{"hidden_act": "xielu", "rms_norm_eps": 1e-5, **rope(12000000.0, factor=8.0, **LLAMA3), **values})
 
 
+def delta(**values):
+    """Small, with documents of several chunks of 64 tokens."""
+    base = {k: v for k, v in moe().items() if k not in ("use_sliding_window", "mlp_bias", "intermediate_size", "output_router_logits")}
+    return {**base, "head_dim": 16, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 1,
+            "linear_num_value_heads": 2, **values}
+
+
+def delta_moe(**values):
+    return delta(**{"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 24,
+                    "output_router_logits": False, **values})
+
+
 LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 
 IMAGE_IDS = {"image_token_id": 186, "video_token_id": 187, "vision_start_token_id": 188, "vision_end_token_id": 189}
@@ -236,6 +248,35 @@ CASES = {
     "apertus-tied": case("Apertus", **apertus(
         tie_word_embeddings=True, attention_bias=True, num_key_value_heads=4, pad_token_id=None, head_dim=16)),
 }
+DELTA = ["linear_attention", "full_attention"]
+CASES |= {
+    # The first block is dense.
+    "qwen3-next": case("Qwen3Next", length=160, **delta_moe(
+        intermediate_size=48, num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads=4, linear_value_head_dim=8,
+        norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[0], **rope(10000.0, partial_rotary_factor=0.25))),
+    "qwen3-next-tied": case("Qwen3Next", **delta_moe(
+        intermediate_size=48, num_hidden_layers=3, layer_types=["full_attention", *DELTA], linear_num_value_heads=1, norm_topk_prob=False,
+        decoder_sparse_step=2, mlp_only_layers=[], attention_bias=True, tie_word_embeddings=True,
+        **rope(1000000.0, partial_rotary_factor=0.5))),
+    "qwen3-5-text": case("Qwen3_5Text", length=160, **delta(
+        intermediate_size=48, num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads=4, linear_value_head_dim=8,
+        **sections(10000000.0, 1, 1, 0, mrope_interleaved=True, partial_rotary_factor=0.25))),
+    "qwen3-5-text-tied": case("Qwen3_5Text", **delta(
+        intermediate_size=40, num_hidden_layers=3, layer_types=["linear_attention", *DELTA], tie_word_embeddings=True, head_dim=32,
+        **sections(1000000.0, 2, 1, 1, mrope_interleaved=True, partial_rotary_factor=0.25))),
+    "qwen3-5-moe": case("Qwen3_5MoeText", length=160, **delta_moe(
+        num_hidden_layers=3, layer_types=["linear_attention", *DELTA], linear_num_key_heads=2, linear_value_head_dim=24,
+        **sections(10000000.0, 1, 1, 0, mrope_interleaved=True, partial_rotary_factor=0.25))),
+    "qwen3-5-moe-tied": case("Qwen3_5MoeText", **delta_moe(
+        num_hidden_layers=2, layer_types=DELTA, tie_word_embeddings=True, num_experts=6, num_experts_per_tok=3,
+        **sections(1000000.0, 2, 1, 1, mrope_interleaved=True, partial_rotary_factor=0.5))),
+    "qwen3-5": wrapper(
+        "Qwen3_5", [], {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "patch_size": 4,
+                        "out_hidden_size": 32, "num_position_embeddings": 16},
+        delta(intermediate_size=48, num_hidden_layers=2, layer_types=DELTA, vocab_size=192, linear_num_key_heads=2, attention_bias=True,
+              **sections(10000000.0, 2, 1, 1, mrope_interleaved=True, partial_rotary_factor=0.5)),
+        tie_word_embeddings=True, **IMAGE_IDS),
+}
 AUX = 0.05                      # router_aux_loss_coef of the references with the auxiliary loss
 FP8 = ("llama3", "qwen3")       # with references of FP8 products
 BLOCK = ("llama3",)             # and of scales of blocks
@@ -267,8 +308,10 @@ def legacy_config(name):
         if ropes["rope_type"] != "default":
             config["rope_scaling"] = ropes
     model_type = {"Gemma3Text": "gemma3_text", "Qwen3Moe": "qwen3_moe", "Qwen2Moe": "qwen2_moe", "Glm4Moe": "glm4_moe", "GptOss": "gpt_oss",
-                  "SeedOss": "seed_oss", "HunYuanDenseV1": "hunyuan_v1_dense"}.get(found["kind"], found["kind"].lower())
-    architecture = {"Gemma3Text": "Gemma3ForCausalLM"}.get(found["kind"], found["kind"] + "ForCausalLM")
+                  "SeedOss": "seed_oss", "HunYuanDenseV1": "hunyuan_v1_dense", "Qwen3Next": "qwen3_next", "Qwen3_5Text": "qwen3_5_text",
+                  "Qwen3_5MoeText": "qwen3_5_moe_text"}.get(found["kind"], found["kind"].lower())
+    architecture = {"Gemma3Text": "Gemma3ForCausalLM", "Qwen3_5Text": "Qwen3_5ForCausalLM",
+                    "Qwen3_5MoeText": "Qwen3_5MoeForCausalLM"}.get(found["kind"], found["kind"] + "ForCausalLM")
     return {"model_type": model_type, **config, "architectures": [architecture], "torch_dtype": found["kept"]}
 
 
@@ -277,10 +320,12 @@ def legacy_wrapper(name):
     text = {k: v for k, v in found["config"].items() if k not in ("rope_parameters", "use_cache")}
     ropes = dict(found["config"]["rope_parameters"])
     text["rope_theta"] = ropes.pop("rope_theta")
+    if "partial_rotary_factor" in ropes:
+        text["partial_rotary_factor"] = ropes.pop("partial_rotary_factor")
     if len(ropes) > 1:
         old = found["flat"] and ropes["rope_type"] == "default"
         text["rope_scaling"] = {**ropes, "type": "mrope", "rope_type": "mrope"} if old else ropes
-    model_type = {"Qwen3VL": "qwen3_vl", "Qwen2VL": "qwen2_vl", "Qwen2_5_VL": "qwen2_5_vl", "Mistral3": "mistral3"}[found["kind"]]
+    model_type = {"Qwen3VL": "qwen3_vl", "Qwen2VL": "qwen2_vl", "Qwen2_5_VL": "qwen2_5_vl", "Qwen3_5": "qwen3_5", "Mistral3": "mistral3"}[found["kind"]]
     config = {"model_type": model_type, "architectures": [found["kind"] + "ForConditionalGeneration"], **found["outer"],
               "torch_dtype": found["kept"], "vision_config": {**found["vision"]}}
     if found["flat"]:
