@@ -227,7 +227,7 @@ void with_key_columns(std::int64_t key_dim, F f) {
 template <typename T>
 __device__ inline void clear_rows(const Matrix& m, std::int64_t begin, std::int64_t column,
                                   std::int64_t cols) {
-  for (std::int64_t i = threadIdx.x; i < (m.rows - begin) * cols; i += kDeltaThreads) {
+  for (std::int64_t i = threadIdx.x; i < (m.rows - begin) * cols; i += blockDim.x) {
     row_of<T>(m, begin + i / cols)[column + i % cols] = narrow<T>(0.0f);
   }
 }
