@@ -181,15 +181,16 @@ struct ScanCut {
   static constexpr int state_tiles = KD / 64, value_tiles = VS / 16;
   static constexpr int blocks = bytes <= 113 * 1024 && KD <= 128 ? 2 : 1;
 };
-/// Columns of the values of a block for a micro-batch. Wide blocks read less in total, narrow blocks fill the
-/// GPU with few documents. Bits do not depend on the choice.
+/// Columns of the values of a block for a micro-batch. If two narrow blocks fit on a multiprocessor, they
+/// hide the waits of each other. Otherwise wide blocks read less in total, and narrow blocks fill the GPU
+/// with few documents. Bits do not depend on the choice.
 template <typename T, typename F>
 void with_value_columns(const DeltaHeads& heads, const Documents& documents, F f) {
   if constexpr (sizeof(T) == 4) {
     f(std::integral_constant<int, 16>{});
   } else {
     const std::int64_t wide = documents.count * heads.value_heads * ceil_div(heads.value_dim, 64);
-    if (wide >= multiprocessors()) return f(std::integral_constant<int, 64>{});
+    if (heads.key_dim > 128 && wide >= multiprocessors()) return f(std::integral_constant<int, 64>{});
     f(std::integral_constant<int, 32>{});
   }
 }
@@ -226,7 +227,7 @@ void with_key_columns(std::int64_t key_dim, F f) {
 template <typename T>
 __device__ inline void clear_rows(const Matrix& m, std::int64_t begin, std::int64_t column,
                                   std::int64_t cols) {
-  for (std::int64_t i = threadIdx.x; i < (m.rows - begin) * cols; i += kDeltaThreads) {
+  for (std::int64_t i = threadIdx.x; i < (m.rows - begin) * cols; i += blockDim.x) {
     row_of<T>(m, begin + i / cols)[column + i % cols] = narrow<T>(0.0f);
   }
 }

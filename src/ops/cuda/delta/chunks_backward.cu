@@ -6,40 +6,46 @@
 namespace octet::ops::cuda {
 namespace {
 
-/// Tiles of chunks_backward_kernel(). A stage has VS columns of states and values of a head. With bf16 there
-/// are two stages, one of which is being copied.
-template <typename T, int KD, int VS>
+/// Tiles of chunks_backward_kernel(). A stage has VS columns of states and values of a head. If there is
+/// room, there are two stages, one of which is being copied. Four warps share the rows of a tile, and PARTS
+/// share its columns.
+template <typename T, int KD>
 struct BackwardCut {
-  static constexpr bool ahead = sizeof(T) == 2;
+  static constexpr bool tensor_cores = sizeof(T) == 2;
+  static constexpr int VS = tensor_cores ? 64 : 16, PARTS = tensor_cores ? 4 : 2;
+  static constexpr int threads = PARTS * 4 * kWarp;
+  static constexpr bool ahead = tensor_cores && KD < 256;
   /// Gradients of decays through states come from more GEMMs, not from differences of sums of heads. So they
   /// stay exact next to larger gradients.
-  static constexpr bool exact = sizeof(T) == 4;
+  static constexpr bool exact = !tensor_cores;
   static constexpr int key_pitch = tile_pitch<T>(KD), square_pitch = tile_pitch<T>(kChunk);
   static constexpr int pitch = tile_pitch<T>(VS);
   static constexpr int keys = kChunk * key_pitch, state = KD * pitch, square = kChunk * square_pitch;
   static constexpr int values = kChunk * pitch;
   static constexpr int stage = 2 * state + 3 * values;
   /// Squares of gradients are stored in the stage if there is no room after it.
-  static constexpr bool apart = ahead || KD < 256;
-  static_assert(apart || 2 * square <= stage);
+  static constexpr bool apart = KD < 256;
+  static_assert(apart || (!ahead && 2 * square <= stage));
   static constexpr int elements =
       2 * keys + square + (ahead ? 2 : 1) * stage + 2 * values + (apart ? 2 * square : 0);
   static constexpr int token_bytes = 2 * kChunk * static_cast<int>(sizeof(DeltaToken));
   static constexpr int bytes = token_bytes + elements * static_cast<int>(sizeof(T));
-  static constexpr int key_tiles = KD / 16, value_tiles = VS / 16;
+  static_assert(bytes + static_cast<int>(sizeof(HeadSums<PARTS>)) <= 227 * 1024);
+  static constexpr int value_tiles = VS / (8 * PARTS), key_tiles = KD / (8 * PARTS);
+  static constexpr int square_tiles = kChunk / (8 * PARTS);
 };
 
 /// Writes the gradient of queries or keys before their norm: norm (d - factor norm x dots). `dots`: sums of
 /// d · norm x by rows.
-template <int NT, typename T>
-__device__ inline void write_normed(float (&d)[NT][4], const RowSums& dots, const T* tile, int pitch,
+template <int NT, int PARTS, typename T>
+__device__ inline void write_normed(float (&d)[NT][4], const RowSums<PARTS>& dots, const T* tile, int pitch,
                                     int row0, int col0, const DeltaToken* token, bool queries, float factor,
                                     T* to, std::int64_t ld, int rows, int cols, bool vector) {
   each_pair<NT>(d, col0, [&](int half, int col, float x, float y) {
     const int row = lane_row(row0, half);
     if (row >= rows || col >= cols) return;
     const float norm = queries ? token[row].query_norm : token[row].key_norm;
-    const float along = factor * norm * (dots[0][row] + dots[1][row]);
+    const float along = factor * norm * sum_of_parts<PARTS>(dots, row);
     const float2 of = load_pair(tile + row * pitch + col);
     T* const at = to + row * ld + col;
     const float u = norm * (x - along * of.x), v = norm * (y - along * of.y);
@@ -55,13 +61,14 @@ __device__ inline void write_normed(float (&d)[NT][4], const RowSums& dots, cons
 ///   dP = dO Uᵀ,  dA = -Z Uᵀ,  both without the upper triangle
 ///   dq = exp(c) dO Sᵀ + (dP exp) k,  dk = dX Sᵀ + (D U) dSᵀ + (dP exp)ᵀ q + (dG + dGᵀ) k,  dG = beta dA exp
 /// Gradients of decays are sums of a gradient times its value, by rows or by columns.
-template <typename T, int KD, int VS>
-__global__ void __launch_bounds__(kDeltaThreads)
+template <typename T, int KD>
+__global__ void __launch_bounds__(BackwardCut<T, KD>::threads)
     chunks_backward_kernel(DeltaRuleBackwardArgs a, DeltaWork<T> work, DeltaVector vector,
                            std::int64_t numbers) {
-  using Cut = BackwardCut<T, KD, VS>;
-  constexpr int kTiles = Cut::value_tiles, kKeyTiles = Cut::key_tiles;
-  __shared__ HeadSums sums;
+  using Cut = BackwardCut<T, KD>;
+  constexpr int VS = Cut::VS, kThreads = Cut::threads;
+  constexpr int kTiles = Cut::value_tiles, kKeyTiles = Cut::key_tiles, kSquareTiles = Cut::square_tiles;
+  __shared__ HeadSums<Cut::PARTS> sums;
   const DeltaHeads& heads = a.heads;
   const std::int64_t key_head = blockIdx.x % heads.key_heads, number = blockIdx.x / heads.key_heads;
   const std::int64_t group = heads.value_heads / heads.key_heads, first_head = key_head * group;
@@ -106,39 +113,38 @@ __global__ void __launch_bounds__(kDeltaThreads)
                      .vector = aligned};
     };
     T* const to = stage_of(turn);
-    copy_part<KD, VS, kDeltaThreads>(
+    copy_part<KD, VS, kThreads>(
         to, state(static_cast<const T*>(a.states), chunk.state - 1, !chunk.starts, vector.states));
-    copy_part<KD, VS, kDeltaThreads>(to + Cut::state, state(work.d_states, chunk.state, !chunk.ends, true));
+    copy_part<KD, VS, kThreads>(to + Cut::state, state(work.d_states, chunk.state, !chunk.ends, true));
     const std::int64_t out = head * heads.value_dim + slice * VS, value = 2 * heads.keys() + out;
     T* const rows = to + 2 * Cut::state;
-    copy_part<kChunk, VS, kDeltaThreads>(rows, columns_of<T>(a.qkv, chunk, value, cols, vector.qkv));
-    copy_part<kChunk, VS, kDeltaThreads>(rows + Cut::values,
-                                         columns_of<T>(a.d_out, chunk, out, cols, vector.out));
-    copy_part<kChunk, VS, kDeltaThreads>(rows + 2 * Cut::values,
-                                         columns_of<T>(a.d_qkv, chunk, value, cols, vector.d_qkv));
+    copy_part<kChunk, VS, kThreads>(rows, columns_of<T>(a.qkv, chunk, value, cols, vector.qkv));
+    copy_part<kChunk, VS, kThreads>(rows + Cut::values, columns_of<T>(a.d_out, chunk, out, cols, vector.out));
+    copy_part<kChunk, VS, kThreads>(rows + 2 * Cut::values,
+                                    columns_of<T>(a.d_qkv, chunk, value, cols, vector.d_qkv));
   };
   const auto copy_head = [&](std::int64_t h) {
     copy_tokens(tokens + h % 2 * kChunk, work.tokens, heads, chunk, first_head + h);
-    copy_part<kChunk, kChunk, kDeltaThreads>(inverse, square_of(work.inverse, heads, chunk, first_head + h));
+    copy_part<kChunk, kChunk, kThreads>(inverse, square_of(work.inverse, heads, chunk, first_head + h));
   };
 
-  const int column_half = warp / 4, row0 = warp % 4 * 16;
-  const int col0 = column_half * (VS / 2), key0 = column_half * (KD / 2), other0 = column_half * (kChunk / 2);
+  const int part = warp / 4, row0 = warp % 4 * 16;
+  const int col0 = part * kTiles * 8, key0 = part * kKeyTiles * 8, other0 = part * kSquareTiles * 8;
   float d_queries[kKeyTiles][4] = {}, d_keys[kKeyTiles][4] = {};  // of all heads
-  copy_part<kChunk, KD, kDeltaThreads>(keys, keys_of<T>(a.qkv, heads, chunk, key_head, vector.qkv));
-  copy_part<kChunk, KD, kDeltaThreads>(queries, queries_of<T>(a.qkv, heads, chunk, key_head, vector.qkv));
+  copy_part<kChunk, KD, kThreads>(keys, keys_of<T>(a.qkv, heads, chunk, key_head, vector.qkv));
+  copy_part<kChunk, KD, kThreads>(queries, queries_of<T>(a.qkv, heads, chunk, key_head, vector.qkv));
   copy_head(0);
   if constexpr (Cut::ahead) copy_stage(0);
   end_copies();
-  if (thread < 2 * kChunk) {
-    sums.before[0][thread / kChunk][thread % kChunk] = 0.0f;
-    sums.before[1][thread / kChunk][thread % kChunk] = 0.0f;
+  for (int i = thread; i < Cut::PARTS * kChunk; i += kThreads) {
+    sums.before[0][i / kChunk][i % kChunk] = 0.0f;
+    sums.before[1][i / kChunk][i % kChunk] = 0.0f;
   }
 
   for (std::int64_t h = 0; h < group; ++h) {
     const std::int64_t head = first_head + h;
     const DeltaToken* const token = tokens + h % 2 * kChunk;
-    float of_d_out[4][4] = {}, of_z[4][4] = {};  // rows of dO or Z with rows of U
+    float of_d_out[kSquareTiles][4] = {}, of_z[kSquareTiles][4] = {};  // rows of dO or Z with rows of U
     float of_past[2] = {}, of_queries[2] = {}, of_next[2] = {}, of_beta[2] = {}, of_states = 0.0f;
     for (std::int64_t slice = 0; slice < slices; ++slice) {
       const std::int64_t turn = h * slices + slice;
@@ -192,7 +198,7 @@ __global__ void __launch_bounds__(kDeltaThreads)
         to[0] = narrow<T>(d_u);
         to[1] = narrow<T>(d_v);
       });
-      for (int i = thread; i < KD * VS / 2; i += kDeltaThreads) {
+      for (int i = thread; i < KD * VS / 2; i += kThreads) {
         const int at = i / (VS / 2) * Cut::pitch + i % (VS / 2) * 2;
         const float2 s = load_pair(state + at), d = load_pair(d_state + at);
         of_states = fmaf(s.x, d.x, of_states);
@@ -226,7 +232,7 @@ __global__ void __launch_bounds__(kDeltaThreads)
                                                     update + other0 * Cut::pitch, Cut::pitch);
       __syncthreads();
 
-      for (int i = thread; i < kChunk * VS / 2; i += kDeltaThreads) {
+      for (int i = thread; i < kChunk * VS / 2; i += kThreads) {
         const int row = i / (VS / 2), at = row * Cut::pitch + i % (VS / 2) * 2;
         const float2 d = load_pair(d_out + at), of = load_pair(z + at);
         const float in = sums.grown[row], lowered = -in * token[row].beta;
@@ -249,18 +255,18 @@ __global__ void __launch_bounds__(kDeltaThreads)
       add_row_dots(of_queries, d_queries, queries, Cut::key_pitch, row0, key0);
       add_row_dots(of_next, d_keys, keys, Cut::key_pitch, row0, key0);
     }
-    float scores[4][4] = {}, gram[4][4] = {};
+    float scores[kSquareTiles][4] = {}, gram[kSquareTiles][4] = {};
     add_two_gemms<KD, Stored::rows, Stored::rows>(scores, gram, queries + row0 * Cut::key_pitch,
                                                   keys + row0 * Cut::key_pitch, Cut::key_pitch,
                                                   keys + other0 * Cut::key_pitch, Cut::key_pitch);
-    float of_columns[4][2] = {};
+    float of_columns[kSquareTiles][2] = {};
     const int lane = thread % kWarp;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = lane_row(row0, half);
       const DeltaToken of_row = token[row];
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
+      for (int n = 0; n < kSquareTiles; ++n) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int col = other0 + n * 8 + lane % 4 * 2 + e, at = 2 * half + e;
@@ -280,8 +286,8 @@ __global__ void __launch_bounds__(kDeltaThreads)
       }
     }
     const auto store_squares = [&](bool by_rows) {
-      const auto store = [&](T* to, float(&d)[4][4], bool of_keys_only) {
-        each_pair<4>(d, other0, [&](int half, int col, float p, float q) {
+      const auto store = [&](T* to, float(&d)[kSquareTiles][4], bool of_keys_only) {
+        each_pair<kSquareTiles>(d, other0, [&](int half, int col, float p, float q) {
           const int row = lane_row(row0, half);
           float factor[2] = {token[col].key_norm, token[col + 1].key_norm};
           if (by_rows) factor[0] = factor[1] = of_keys_only ? token[row].key_norm : token[row].query_norm;
@@ -298,13 +304,13 @@ __global__ void __launch_bounds__(kDeltaThreads)
       of_queries[half] *= Cut::exact ? of_row.query_in : of_row.query_norm;
       of_next[half] *= Cut::exact ? of_row.key_out : of_row.key_norm;
     }
-    store_row_sums(sums.rows[kPast], of_past, row0, column_half);
-    store_row_sums(sums.rows[kQueries], of_queries, row0, column_half);
-    store_row_sums(sums.rows[kNext], of_next, row0, column_half);
-    store_row_sums(sums.rows[kBeta], of_beta, row0, column_half);
-    store_row_sums(sums.rows[kSquares], of_squares, row0, column_half);
+    store_row_sums(sums.rows[kPast], of_past, row0, part);
+    store_row_sums(sums.rows[kQueries], of_queries, row0, part);
+    store_row_sums(sums.rows[kNext], of_next, row0, part);
+    store_row_sums(sums.rows[kBeta], of_beta, row0, part);
+    store_row_sums(sums.rows[kSquares], of_squares, row0, part);
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
+    for (int n = 0; n < kSquareTiles; ++n) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float sum = of_columns[n][e];
@@ -340,8 +346,8 @@ __global__ void __launch_bounds__(kDeltaThreads)
       up_to_queries[half] *= of_row.query_norm;
       up_to_keys[half] *= of_row.key_norm;
     }
-    store_row_sums(sums.before[0], up_to_queries, row0, column_half);
-    store_row_sums(sums.before[1], up_to_keys, row0, column_half);
+    store_row_sums(sums.before[0], up_to_queries, row0, part);
+    store_row_sums(sums.before[1], up_to_keys, row0, part);
   }
   wait_for_copies<0>();
   __syncthreads();
@@ -359,15 +365,13 @@ __global__ void __launch_bounds__(kDeltaThreads)
 template <typename T>
 void chunks_backward(cudaStream_t stream, const DeltaRuleBackwardArgs& a, const DeltaWork<T>& work,
                      const DeltaVector& vector) {
-  constexpr int kValues = sizeof(T) == 2 ? 32 : 16;
   const std::int64_t numbers = chunk_numbers(a.documents, a.qkv.rows);
   with_key_columns(a.heads.key_dim, [&](auto columns) {
-    constexpr int kKeys = columns.value;
-    constexpr int bytes = BackwardCut<T, kKeys, kValues>::bytes;
-    allow_delta_shared(chunks_backward_kernel<T, kKeys, kValues>, bytes);
+    using Cut = BackwardCut<T, columns.value>;
+    const auto kernel = chunks_backward_kernel<T, columns.value>;
+    allow_delta_shared(kernel, Cut::bytes);
     const auto blocks = static_cast<unsigned>((numbers + 1) * a.heads.key_heads);
-    chunks_backward_kernel<T, kKeys, kValues>
-        <<<blocks, kDeltaThreads, bytes, stream>>>(a, work, vector, numbers);
+    kernel<<<blocks, Cut::threads, Cut::bytes, stream>>>(a, work, vector, numbers);
     octet::cuda::check_launch("delta_rule_backward");
   });
 }

@@ -5,29 +5,39 @@
 
 namespace octet::ops::cuda {
 
-/// Sums of rows. Each half of the columns is summed by another warp. kPast and kQueries: gradients of c
+/// Sums of rows. Each part of the columns is summed by another warp. kPast and kQueries: gradients of c
 /// through the state before the chunk, by keys and by queries. kNext: gradients through the state after it.
 enum RowSum { kPast, kQueries, kNext, kBeta, kSquares, kRowSums };
-using RowSums = float[2][kChunk];
+template <int PARTS>
+using RowSums = float[PARTS][kChunk];
 
 /// Shared arrays of sums and factors of a head.
+template <int PARTS>
 struct HeadSums {
-  RowSums rows[kRowSums];
-  RowSums before[2];                    ///< products of gradients with queries and keys, of the heads before
-  float columns[4][kChunk];             ///< column sums of the squares, by rows of warps
-  float grown[kChunk];                  ///< exp(c)
-  float shrunk[kChunk];                 ///< exp(c_n - c)
-  float states[kDeltaThreads / kWarp];  ///< sums of S · dS by warp
+  RowSums<PARTS> rows[kRowSums];
+  RowSums<PARTS> before[2];  ///< products of gradients with queries and keys, of the heads before
+  float columns[4][kChunk];  ///< column sums of the squares, by rows of warps
+  float grown[kChunk];       ///< exp(c)
+  float shrunk[kChunk];      ///< exp(c_n - c)
+  float states[4 * PARTS];   ///< sums of S · dS by warp
 };
 
+template <int PARTS>
+__device__ inline float sum_of_parts(const RowSums<PARTS>& sums, int row) {
+  float sum = sums[0][row];
+#pragma unroll
+  for (int part = 1; part < PARTS; ++part) sum += sums[part][row];
+  return sum;
+}
 /// Adds the lanes of each row and stores the sums of a warp's rows.
-__device__ inline void store_row_sums(RowSums& to, const float (&sums)[2], int row0, int column_half) {
+template <int PARTS>
+__device__ inline void store_row_sums(RowSums<PARTS>& to, const float (&sums)[2], int row0, int part) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float sum = sums[half];
     sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
     sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-    if (threadIdx.x % 4 == 0) to[column_half][lane_row(row0, half)] = sum;
+    if (threadIdx.x % 4 == 0) to[part][lane_row(row0, half)] = sum;
   }
 }
 /// Sums the products of gradients and a tile of queries or keys by rows.
@@ -45,8 +55,8 @@ __device__ inline void add_row_dots(float (&sums)[2], float (&d)[NT][4], const T
 /// is a factor between earlier tokens and the token or later ones. So its gradient is a sum over the token
 /// and later ones, and for the state after the chunk a sum over earlier tokens. If not `exact`, the sums of
 /// queries and keys are totals, and keys have both parts.
-template <bool exact>
-__device__ inline void write_head(const DeltaRuleBackwardArgs& a, const HeadSums& sums,
+template <bool exact, int PARTS>
+__device__ inline void write_head(const DeltaRuleBackwardArgs& a, const HeadSums<PARTS>& sums,
                                   const DeltaToken* token, const ChunkPlace& chunk, std::int64_t head) {
   constexpr int parts = kChunk / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -54,7 +64,7 @@ __device__ inline void write_head(const DeltaRuleBackwardArgs& a, const HeadSums
 #pragma unroll
   for (int part = 0; part < parts; ++part) {
     const int i = part * kWarp + lane;
-    const auto sum = [&](const RowSums& rows) { return rows[0][i] + rows[1][i]; };
+    const auto sum = [&](const RowSums<PARTS>& rows) { return sum_of_parts<PARTS>(rows, i); };
     const float of_columns =
         (sums.columns[0][i] + sums.columns[1][i]) + (sums.columns[2][i] + sums.columns[3][i]);
     float of_queries = sum(sums.rows[kQueries]);
@@ -69,7 +79,7 @@ __device__ inline void write_head(const DeltaRuleBackwardArgs& a, const HeadSums
     }
   }
   float states = 0.0f;
-  for (int w = 0; w < kDeltaThreads / kWarp; ++w) states += sums.states[w];
+  for (int w = 0; w < 4 * PARTS; ++w) states += sums.states[w];
   states *= decay_between(token[chunk.tokens - 1].decay, 0.0);
   float later = 0.0f, earlier = 0.0f;
 #pragma unroll

@@ -4,42 +4,49 @@
 namespace octet::ops::cuda {
 namespace {
 
-/// Pitch of square matrices in fp32. Neighbouring rows are in different banks.
-constexpr int kSquare = kChunk + 1;
+/// Pitch of square matrices in fp32. Rows start on 16-byte boundaries.
+constexpr int kSquare = kChunk + 4;
 /// Rows and pitch of sums between two steps of an inversion.
 constexpr int kHalf = kChunk / 2, kHalfPitch = kHalf + 1;
 
+/// Adds ROWS rows of `a` times a column of SIZE elements. Rows of `a` start at multiples of four elements.
+template <int SIZE, int ROWS>
+__device__ inline void add_dots(float (&sums)[ROWS], const float* a, const float* column, int pitch) {
+#pragma unroll
+  for (int k = 0; k < SIZE; k += 4) {
+    float x[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) x[e] = column[(k + e) * pitch];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const float4 four = *reinterpret_cast<const float4*>(a + r * kSquare + k);
+      sums[r] = fmaf(four.x, x[0], sums[r]);
+      sums[r] = fmaf(four.y, x[1], sums[r]);
+      sums[r] = fmaf(four.z, x[2], sums[r]);
+      sums[r] = fmaf(four.w, x[3], sums[r]);
+    }
+  }
+}
+
 /// Fills the blocks of an inverse below its diagonal blocks of SIZE rows, for each pair of blocks:
 ///   X21 = -X22 (A21 X11)
+/// A thread has some rows of one column.
 template <int SIZE>
 __device__ inline void join_inverses(const float* a, float* x, float* between) {
-  constexpr int turns = kHalf * SIZE / kDeltaThreads;
-  static_assert(turns * kDeltaThreads == kHalf * SIZE);
+  constexpr int rows = kHalf * SIZE / kDeltaThreads;
+  const int col = static_cast<int>(threadIdx.x) % SIZE, half = static_cast<int>(threadIdx.x) / SIZE * rows;
+  const int first = half / SIZE * SIZE;                       // first row of the pair in `between`
+  const int top = 2 * first, low = top + SIZE + half % SIZE;  // first rows of X11 and of the thread
+  float sums[rows] = {};
+  add_dots<SIZE>(sums, a + low * kSquare + top, x + top * kSquare + top + col, kSquare);
 #pragma unroll
-  for (int t = 0; t < turns; ++t) {
-    const int i = static_cast<int>(threadIdx.x) + t * kDeltaThreads;
-    const int row = i / SIZE, col = i % SIZE;  // row / SIZE is the pair
-    const int top = row / SIZE * 2 * SIZE, low = top + SIZE + row % SIZE;
-    float sum = 0.0f;
-#pragma unroll 8
-    for (int k = 0; k < SIZE; ++k) {
-      sum = fmaf(a[low * kSquare + top + k], x[(top + k) * kSquare + top + col], sum);
-    }
-    between[row * kHalfPitch + col] = sum;
-  }
+  for (int r = 0; r < rows; ++r) between[(half + r) * kHalfPitch + col] = sums[r];
   __syncthreads();
 #pragma unroll
-  for (int t = 0; t < turns; ++t) {
-    const int i = static_cast<int>(threadIdx.x) + t * kDeltaThreads;
-    const int row = i / SIZE, col = i % SIZE;
-    const int top = row / SIZE * 2 * SIZE, low = top + SIZE + row % SIZE;
-    float sum = 0.0f;
-#pragma unroll 8
-    for (int k = 0; k < SIZE; ++k) {
-      sum = fmaf(x[low * kSquare + top + SIZE + k], between[(row / SIZE * SIZE + k) * kHalfPitch + col], sum);
-    }
-    x[low * kSquare + top + col] = -sum;
-  }
+  for (int r = 0; r < rows; ++r) sums[r] = 0.0f;
+  add_dots<SIZE>(sums, x + low * kSquare + top + SIZE, between + first * kHalfPitch + col, kHalfPitch);
+#pragma unroll
+  for (int r = 0; r < rows; ++r) x[(low + r) * kSquare + top + col] = -sums[r];
   __syncthreads();
 }
 
@@ -55,7 +62,14 @@ __device__ inline void invert(const float* a, float* x, float* between) {
     for (int r = 0; r < block; ++r) {
       float sum = r == col ? 1.0f : 0.0f;
 #pragma unroll
-      for (int k = 0; k < r; ++k) sum = fmaf(-a[(first + r) * kSquare + first + k], own[k], sum);
+      for (int k = 0; k < r; k += 4) {
+        const float4 four = *reinterpret_cast<const float4*>(a + (first + r) * kSquare + first + k);
+        const float row[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          if (k + e < r) sum = fmaf(-row[e], own[k + e], sum);
+        }
+      }
       own[r] = sum;
     }
 #pragma unroll

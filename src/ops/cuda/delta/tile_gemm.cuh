@@ -211,7 +211,10 @@ __device__ inline void copy_part(T* to, const Part<T>& from) {
   constexpr int each = 16 / static_cast<int>(sizeof(T)), across = COLS / each;
   constexpr int pitch = tile_pitch<T>(COLS);
   static_assert(COLS % each == 0);
-  for (int i = static_cast<int>(threadIdx.x); i < ROWS * across; i += THREADS) {
+#pragma unroll
+  for (int turn = 0; turn < (ROWS * across + THREADS - 1) / THREADS; ++turn) {
+    const int i = static_cast<int>(threadIdx.x) + turn * THREADS;
+    if (ROWS * across % THREADS != 0 && i >= ROWS * across) break;
     const int row = i / across, col = i % across * each;
     T* const at = to + row * pitch + col;
     const bool inside = row < from.rows && col < from.cols;
