@@ -44,7 +44,7 @@ void require_ranks(const std::string& option, const std::string& value) {
 }
 
 void require_hosts_of_environment(const Environment& environment) {
-  for (const char* name : {"OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"}) {
+  for (const char* name : kHostfileVariables) {
     const std::string& path = value_in(environment, name);
     if (!path.empty() && path != "none") require_hostfile(path);
   }
@@ -79,41 +79,51 @@ std::string line_of(const Words& words) {
   return line;
 }
 
-int require_usable_call(const Words& words, const Environment& environment) {
-  int ranks = 1;
+std::vector<OptionValue> options_of(const Words& words, const Environment& environment) {
+  std::vector<OptionValue> options;
   bool before_program = true;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    std::string word = words[i];
-    if (word == ":") {
+    if (words[i] == ":") {
       before_program = true;
       continue;
     }
     if (!before_program) continue;
-    const bool has_next = i + 1 < words.size();
-    std::string value = has_next ? words[i + 1] : "";
-    bool is_next = has_next;
-    if (const std::size_t equals = word.find('=');
-        equals != std::string::npos && is_one_of(word.substr(0, equals), kWithEquals)) {
-      value = word.substr(equals + 1);
-      word.resize(equals);
-      is_next = false;
+    OptionValue option{.name = words[i], .word = i + 1};
+    if (const std::size_t equals = words[i].find('=');
+        equals != std::string::npos && is_one_of(words[i].substr(0, equals), kWithEquals)) {
+      option = {.name = words[i].substr(0, equals), .word = i, .start = equals + 1};
     }
-    if (names_hosts(word)) {
-      parse_host_list(value, value.empty() ? word : word + " " + value);
-    } else if (names_hostfile(word)) {
-      require_hostfile(value);
-    } else if (counts_ranks(word) || is_one_of(word, kRanksPerHost)) {
-      require_ranks(word, value);
-      if (counts_ranks(word)) ranks = *count_of(value);
-    } else {
-      // The first word that names a program ends mpirun's options. Values of other options are not programs.
-      std::error_code none;
-      if (!word.starts_with('-') && !fs::is_directory(word, none) &&
-          !files_of_program(word, value_in(environment, "PATH")).empty())
-        before_program = false;
+    const std::string& name = option.name;
+    if (names_hosts(name) || is_hostfile(name) || counts_ranks(name) || is_one_of(name, kRanksPerHost)) {
+      i = std::min(option.word, words.size() - 1);
+      if (option.word < words.size()) option.value = words[option.word].substr(option.start);
+      options.push_back(std::move(option));
       continue;
     }
-    if (is_next) ++i;
+    // The first word that names a program ends mpirun's options. Values of other options are not programs.
+    std::error_code none;
+    if (!name.starts_with('-') && !fs::is_directory(name, none) &&
+        !files_of_program(name, value_in(environment, "PATH")).empty())
+      before_program = false;
+  }
+  return options;
+}
+
+bool is_hostfile(const std::string& option) {
+  return names_hostfile(option) || option == "-f";
+}
+
+int require_usable_call(const Words& words, const Environment& environment) {
+  int ranks = 1;
+  for (const auto& [name, value, word, start] : options_of(words, environment)) {
+    if (names_hosts(name)) {
+      parse_host_list(value, value.empty() ? name : name + " " + value);
+    } else if (is_hostfile(name)) {
+      require_hostfile(value);
+    } else {
+      require_ranks(name, value);
+      if (counts_ranks(name)) ranks = *count_of(value);
+    }
   }
   require_hosts_of_environment(environment);
   return ranks;

@@ -1,6 +1,8 @@
 // Checks the arguments of launch/mpirun before mpirun is called.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <map>
 #include <string>
 #include <vector>
@@ -14,6 +16,21 @@ using Environment = std::map<std::string, std::string>;
 const std::string& value_in(const Environment& environment, const std::string& name);
 /// Whether a variable is a whole number above `least`.
 bool is_above(const Environment& environment, const std::string& name, int least);
+
+/// An option of mpirun about hosts or ranks.
+struct OptionValue {
+  std::string name;
+  std::string value = {};
+  std::size_t word = 0;   ///< index of the word with the value; the number of words: there is none
+  std::size_t start = 0;  ///< index of the value in this word
+};
+/// Returns these options of all programs of a call, in order. Words after the name of a program are its own.
+std::vector<OptionValue> options_of(const Words& words, const Environment& environment);
+/// Whether an option of Open MPI or MPICH is followed by a hostfile.
+bool is_hostfile(const std::string& option);
+/// Variables with the path of a hostfile of Open MPI.
+inline constexpr std::array kHostfileVariables{"OMPI_MCA_orte_default_hostfile",
+                                               "PRTE_MCA_prte_default_hostfile"};
 
 /// Throws Error (usage) for hosts, hostfiles and numbers of ranks that mpirun cannot use. Returns the number
 /// of ranks after -np, or 1.

@@ -1,10 +1,12 @@
 #include "octet/launch/hosts.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdint>
 #include <string>
 
+#include "host_names.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
@@ -77,27 +79,79 @@ std::string without_blanks_at_equals(std::string_view text) {
   return out;
 }
 
-// Parses a line without its comment. Returns nullopt if it names no host.
-std::optional<HostSlots> parse_line(std::string_view line, const std::string& where) {
-  line = trim(line);
-  if (line.empty()) return std::nullopt;
-  std::string_view name = line.substr(0, line.find_first_of(kBlanks));
-  const std::string rest = without_blanks_at_equals(line.substr(name.size()));
-  std::string number(take_number(name).value_or("1"));
-  require_host_name(name, where);
-  for (const std::string& word : split(rest, ' ')) {
+/// Words NAME=VALUE that may follow a host.
+struct LineKey {
+  std::string_view name;
+  enum { ranks, most_ranks, other } means;
+};
+constexpr std::array kLineKeys{
+    LineKey{"slots", LineKey::ranks},          LineKey{"cpu", LineKey::ranks},
+    LineKey{"cpus", LineKey::ranks},           LineKey{"count", LineKey::ranks},
+    LineKey{"max_slots", LineKey::most_ranks}, LineKey{"max-slots", LineKey::most_ranks},
+    LineKey{"slots_max", LineKey::most_ranks}, LineKey{"username", LineKey::other},
+    LineKey{"user_name", LineKey::other},      LineKey{"user-name", LineKey::other},
+    LineKey{"user", LineKey::other},           LineKey{"port", LineKey::other},
+    LineKey{"boards", LineKey::other},         LineKey{"num_boards", LineKey::other},
+    LineKey{"sockets", LineKey::other},        LineKey{"cores", LineKey::other},
+    LineKey{"binding", LineKey::other},        LineKey{"ifname", LineKey::other},
+};
+
+/// The hosts of a line, and how the line is written.
+struct HostLine {
+  std::vector<HostSlots> hosts;
+  std::string others;      ///< words that only mpirun reads, each after a blank
+  bool has_words = false;  ///< NAME slots=N, as Open MPI reads it
+  bool has_colon = false;  ///< NAME:N, as MPICH reads it
+  bool is_list = false;    ///< several names, or ranges of names
+};
+
+int require_slots(std::string_view number, const std::string& where) {
+  if (const std::optional<int> slots = count_of(number)) return *slots;
+  refuse_hosts("a host has no number of ranks", "NAME slots=N with N of at least 1",
+               "'" + std::string(number) + "'", where,
+               "write slots=N after the name: as many ranks as the host has GPUs");
+}
+
+// Sets the numbers that follow the names of a line.
+void read_words(HostLine& line, std::string_view text, const std::string& where) {
+  for (const std::string& word : split(without_blanks_at_equals(text), ' ')) {
+    if (word.empty()) continue;
     const std::size_t equals = word.find('=');
-    if (equals == std::string::npos) continue;
-    const std::string key = word.substr(0, equals), value = word.substr(equals + 1);
-    if (key == "slots" || key == "cpu" || key == "cpus" || key == "count") number = value;
-    const bool is_limit = key == "max_slots" || key == "max-slots" || key == "slots_max";
-    if (is_limit && !count_of(value)) number = word;
+    const auto key = std::ranges::find(kLineKeys, std::string_view(word).substr(0, equals), &LineKey::name);
+    if (equals == std::string::npos || key == kLineKeys.end())
+      refuse_hosts("a word after a host name has no meaning", "NAME slots=N, NAME:N or NAME",
+                   "'" + word + "'", where, "write slots=N after the name, or remove the word");
+    if (key->means == LineKey::other) {
+      line.others += " " + word;
+      continue;
+    }
+    line.has_words = true;
+    const int number = require_slots(std::string_view(word).substr(equals + 1), where);
+    for (HostSlots& host : line.hosts) {
+      if (key->means == LineKey::most_ranks) host.most = number;
+      if (key->means == LineKey::ranks) host.slots = number, host.is_counted = true;
+    }
   }
-  const std::optional<int> slots = count_of(number);
-  if (!slots)
-    refuse_hosts("a host has no number of ranks", "NAME slots=N with N of at least 1", "'" + number + "'",
-                 where, "write slots=N after the name: as many ranks as the host has GPUs");
-  return HostSlots{.name = std::string(name), .slots = *slots};
+}
+
+// Parses a line without its comment. Returns no hosts if it names none.
+HostLine parse_line(std::string_view text, const std::string& where) {
+  text = trim(text);
+  HostLine line;
+  if (text.empty()) return line;
+  const std::string_view names = text.substr(0, text.find_first_of(kBlanks));
+  for (const std::string& entry : split_host_list(names)) {
+    std::string_view name = entry;
+    const std::optional<std::string_view> number = take_number(name);
+    require_host_name(name, where);
+    const int slots = number ? require_slots(*number, where) : 1;
+    line.has_colon = line.has_colon || number.has_value();
+    line.is_list = line.is_list || entry.size() < names.size() || is_compressed(name);
+    for (std::string& host : expand_host_name(std::string(name), where))
+      line.hosts.push_back({.name = std::move(host), .slots = slots, .is_counted = number.has_value()});
+  }
+  read_words(line, text.substr(names.size()), where);
+  return line;
 }
 
 }  // namespace
@@ -111,12 +165,14 @@ std::optional<int> count_of(std::string_view text) {
   return std::stoi(std::string(text));
 }
 
-std::vector<HostSlots> read_hostfile(const std::string& path) {
+namespace {
+
+std::vector<HostLine> read_lines(const std::string& path) {
   const std::string text = read_text(path);
   std::vector<std::string> lines = split(text, '\n');
   const bool ended = lines.back().empty();
   if (ended) lines.pop_back();
-  std::vector<HostSlots> hosts;
+  std::vector<HostLine> found;
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const std::string where = path + ":" + std::to_string(i + 1);
     const std::string& line = lines[i];
@@ -128,14 +184,42 @@ std::vector<HostSlots> read_hostfile(const std::string& path) {
     if (comment != std::string::npos && !ended && i + 1 == lines.size())
       refuse_hosts("the last line of the hostfile is a comment without a line end, which mpirun cannot read",
                    "a line end after the last line", line.substr(0, 60), where, "echo >> '" + path + "'");
-    if (auto host = parse_line(std::string_view(line).substr(0, comment), where))
-      hosts.push_back(std::move(*host));
+    HostLine parsed = parse_line(std::string_view(line).substr(0, comment), where);
+    if (!parsed.hosts.empty()) found.push_back(std::move(parsed));
   }
-  if (hosts.empty())
+  if (found.empty())
     refuse_hosts("the hostfile names no host", "a line for each host: NAME slots=RANKS",
                  std::to_string(lines.size()) + " lines without a host", path,
                  "write such lines; hostfiles/ has examples");
+  return found;
+}
+
+}  // namespace
+
+std::vector<HostSlots> read_hostfile(const std::string& path) {
+  std::vector<HostSlots> hosts;
+  for (const HostLine& line : read_lines(path))
+    hosts.insert(hosts.end(), line.hosts.begin(), line.hosts.end());
   return hosts;
+}
+
+std::optional<std::string> translated_hostfile(const std::string& path, HostfileReader reader) {
+  const std::vector<HostLine> lines = read_lines(path);
+  const bool is_open = reader == HostfileReader::open_mpi;
+  const auto is_foreign = [&](const HostLine& line) {
+    return line.is_list || (is_open ? line.has_colon : line.has_words);
+  };
+  if (std::ranges::none_of(lines, is_foreign)) return std::nullopt;
+  std::string text;
+  for (const HostLine& line : lines) {
+    for (const HostSlots& host : line.hosts) {
+      text += host.name;
+      if (host.is_counted) text += (is_open ? " slots=" : ":") + std::to_string(host.slots);
+      if (is_open && host.most > 0) text += " max_slots=" + std::to_string(host.most);
+      text += line.others + "\n";
+    }
+  }
+  return text;
 }
 
 std::vector<HostSlots> parse_host_list(std::string_view list, const std::string& where) {

@@ -19,6 +19,7 @@
 #include "cleanup.h"
 #include "delivery.h"
 #include "ending.h"
+#include "hostfiles.h"
 #include "listener.h"
 #include "mpi.h"
 #include "octet/base/error.h"
@@ -277,14 +278,15 @@ int run(const Words& words, const std::string& called, Environment environment) 
   if (stopped()) return static_cast<int>(ExitCode::preempted);
   const Mpirun mpirun = find_mpirun(words, environment, requests);
   if (stopped()) return static_cast<int>(ExitCode::preempted);
-  const Settings settings = settings_for(mpirun, words, std::move(environment), named_hosts, requests);
+  Settings settings = settings_for(mpirun, words, std::move(environment), named_hosts, requests);
   for (const std::string& warning : settings.warnings)
     write_error("warning: " + printable_line(warning) + "\n");
   if (stopped()) return static_cast<int>(ExitCode::preempted);
 
   const auto began = std::chrono::system_clock::now();
   Guard guard(settings.sessions, began);
-  Job job(mpirun, settings, words, requests, guard);
+  const Words readable_words = with_readable_hostfiles(words, settings.variables, settings.mpi);
+  Job job(mpirun, settings, readable_words, requests, guard);
   const bool hosts = settings.mpi == Mpi::open && named_hosts;
   Output output(job.output());
   Listening listening(job.errors(), line_of(words), settings.variables.contains("OCTETRUN_BAR_COLUMNS"));

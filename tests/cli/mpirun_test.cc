@@ -444,6 +444,29 @@ TEST_F(Mpirun, HostsAndNumbersOfRanksAreCheckedFirst) {
   }
 }
 
+TEST_F(Mpirun, AHostfileOfAnotherProgramIsTranslated) {
+  const std::string file = folder_ / "hosts";
+  const std::string show =
+      "while [ $# -gt 1 ]; do case $1 in --hostfile | -f) cat \"$2\" ;; esac; shift; done\n"
+      "cat ${OMPI_MCA_orte_default_hostfile-/dev/null}";
+  const auto read = [&](const std::string& words, const std::string& environment = "") {
+    const Outcome run = start(words + " -np 2 true", "TMPDIR=" + folder_.path() + " " + environment);
+    EXPECT_EQ(run.code, 0) << run.both();
+    return run.out;
+  };
+  spill(file, "node[01-02]:4 # rack 1\ngpu\n");
+  stands_in("mpirun (Open MPI) 4.1.4", show);
+  const std::string translated = "node01 slots=4\nnode02 slots=4\ngpu\n";
+  EXPECT_EQ(read("--hostfile " + file), translated);
+  EXPECT_EQ(read("", "OMPI_MCA_orte_default_hostfile=" + file), translated);
+  stands_in("HYDRA build details", show);
+  EXPECT_EQ(read("-f " + file), "node01:4\nnode02:4\ngpu\n");
+  spill(file, "a slots=4 # not translated for Open MPI\n");
+  EXPECT_EQ(read("-f " + file), "a:4\n");
+  stands_in("mpirun (Open MPI) 4.1.4", show);
+  EXPECT_EQ(read("--hostfile " + file), "a slots=4 # not translated for Open MPI\n");
+}
+
 // A terminal interprets control characters, so names with them are printed with escapes.
 TEST_F(Mpirun, ControlCharactersInNamesReachNoTerminal) {
   const std::string bad = "a\\033]0;b\\007\\r\\302\\233c", shown = "a\\x1B]0;b\\x07\\x0D\\x9Bc";

@@ -145,6 +145,26 @@ TEST_P(Watch, WhoWaitsForAMissingRankElsewhereIsNotNamed) {
   EXPECT_NE(message.find("nothing from rank 2 (" + gone(2) + ")"), std::string::npos) << message;
 }
 
+TEST(WatchInRounds, TheRankThatDidNotComeIsNamed) {
+  for (const bool is_channel : {false, true}) {
+    std::vector<Values<std::int64_t>> sums(8, Values<std::int64_t>(1, 1));
+    try {
+      run_ranks_as_threads({.ranks = 8}, [&](Job& job, Collectives& c, Device&) {
+        job.watch({.timeout_seconds = 0.5});
+        if (c.rank() == 5) return;
+        if (is_channel) return c.channel().barrier();
+        c.all_reduce_sum(c.reduce_stream(), "X", sums[static_cast<std::size_t>(c.rank())].data(), 1);
+        c.reduce_stream().synchronize();
+      });
+      ADD_FAILURE() << "nobody noticed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::hang);
+      const std::string message = error.what();
+      EXPECT_NE(message.find("nothing from rank 5 (rank 5 does not answer)"), std::string::npos) << message;
+    }
+  }
+}
+
 TEST_P(Watch, ARankThatIsAliveButDoesNotComeSaysSo) {
   const std::string message = message_of(3, [](Collectives& c, Values<float>& values) {
     reduce(c, values);

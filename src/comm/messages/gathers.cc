@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "messages/rounds.h"
 #include "messages/transport_collectives.h"
 #include "octet/base/index.h"
 #include "octet/ops/wire.h"
@@ -84,6 +85,13 @@ class HierarchicalGather {
 }  // namespace
 
 Steps all_gather_steps(Call& call, const Hierarchy& hierarchy, AllGatherArgs args) {
+  const int size = call.place().size;
+  if (in_rounds(size, args.bytes * size)) {
+    Steps small =
+        gather_in_rounds_steps(call, static_cast<std::byte*>(args.buffer), equal_slices(size, args.bytes));
+    while (!small.resume()) co_await pause;
+    co_return;
+  }
   HierarchicalGather gather(call, hierarchy);
   const std::int64_t piece = hierarchy.nodes.size() == 1 ? direct_bytes : handed_on_bytes;
   const std::int64_t pieces = (args.bytes + piece - 1) / piece;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <iterator>
 #include <utility>
 
 #include "octet/base/error.h"
@@ -124,12 +125,20 @@ void RollCall::began(const Call& call, const std::string& what) {
   report.paired = call.paired;
   if (!call.paired) report.begun = call.sequence + 1;
   report.waits = !call.ends;
+  report.waits_for.clear();
   report.doing.assign(what, 0, longest_words);
 }
 
 void RollCall::ended(const Call& call) {
   if (call.ends) own_.ends = false;
-  if (reported(call.lane->queue)) own_.lanes[call.lane->id].waits = false;
+  if (!reported(call.lane->queue)) return;
+  LaneReport& report = own_.lanes[call.lane->id];
+  report.waits = false;
+  report.waits_for.clear();
+}
+
+void RollCall::waits_for(const Call& call, std::vector<int> ranks) {
+  if (reported(call.lane->queue)) own_.lanes[call.lane->id].waits_for = std::move(ranks);
 }
 
 void RollCall::serve() {
@@ -194,6 +203,7 @@ bool RollCall::heard(std::chrono::duration<double> patience) const {
 bool RollCall::came(const RankReport& report) const {
   const LaneReport* on = report.on(asking_->lane->id);
   if (asking_->paired) return on != nullptr && on->waits && on->paired;
+  if (asking_->lane->queue == Queue::end) return report.ends;
   return !reported(asking_->lane->queue) || (on != nullptr && on->begun > asking_->sequence);
 }
 
@@ -211,12 +221,46 @@ RollCall::Missing RollCall::missing() const {
   return found;
 }
 
+// Returns null if the rank has not answered, or does not wait in the queried collective.
+const LaneReport* RollCall::report_of_waiting(int rank) const {
+  const auto answer = answers_.find(rank);
+  if (answer == answers_.end() || !answer->second) return nullptr;
+  const LaneReport* on = answer->second->on(asking_->lane->id);
+  if (on == nullptr || !on->waits) return nullptr;
+  return asking_->paired || on->begun == asking_->sequence + 1 ? on : nullptr;
+}
+
+std::vector<int> RollCall::blocking(const std::vector<int>& waited_for) const {
+  std::map<int, std::vector<int>> chains;  // the ranks that a rank waits for
+  std::vector<int> next = waited_for;
+  while (!next.empty()) {
+    const int rank = next.back();
+    next.pop_back();
+    if (chains.contains(rank)) continue;
+    const LaneReport* report = report_of_waiting(rank);
+    chains[rank] = report == nullptr ? std::vector<int>() : report->waits_for;
+    std::ranges::copy(chains[rank], std::back_inserter(next));
+  }
+  std::vector<int> ends;
+  for (const auto& [rank, others] : chains) {
+    if (others.empty()) ends.push_back(rank);
+  }
+  if (!ends.empty()) return ends;
+  // Ranks that no other rank waits for are in no circle.
+  const auto is_outside = [&](const auto& chain) {
+    return std::ranges::none_of(
+        chains, [&](const auto& other) { return std::ranges::count(other.second, chain.first) > 0; });
+  };
+  while (std::erase_if(chains, is_outside) > 0) {
+  }
+  for (const auto& [rank, others] : chains) ends.push_back(rank);
+  return ends;
+}
+
 std::vector<int> RollCall::still_in() const {
   std::vector<int> ranks;
   for (const auto& [rank, report] : answers_) {
-    const LaneReport* on = report ? report->on(asking_->lane->id) : nullptr;
-    if (on == nullptr || !on->waits) continue;
-    if (asking_->paired || on->begun == asking_->sequence + 1) ranks.push_back(rank);
+    if (report_of_waiting(rank) != nullptr) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -242,6 +286,8 @@ namespace {
 constexpr std::chrono::duration<double> shortest_roll_call(2);
 constexpr std::chrono::duration<double> longest_roll_call(10);
 constexpr std::chrono::duration<double> courtesy(3);
+// Seconds without progress after which a rank reports the ranks that it waits for, and between two reports.
+constexpr double note_after = 0.1;
 
 }  // namespace
 
@@ -262,6 +308,10 @@ void HangWatch::began(Operation& operation) {
 void HangWatch::moved(Operation& operation, bool finished) {
   operation.moved = Clock::now();
   operation.all_came = false;
+  if (operation.noted != Clock::time_point()) {
+    operation.noted = {};
+    roll_.waits_for(operation.call, {});
+  }
   if (roll_.asks_for(operation.call)) roll_.forget();
   if (!finished) return;
   traces_.done(operation.traced);
@@ -272,6 +322,10 @@ void HangWatch::waits(Operation& operation) {
   const double limit = timeout_seconds_.load(std::memory_order_relaxed);
   if (limit <= 0) return;
   const double waited = seconds_since(*operation.moved);
+  if (waited > std::min(limit, note_after) && seconds_since(operation.noted) > note_after) {
+    operation.noted = Clock::now();
+    roll_.waits_for(operation.call, operation.call.missing_ranks());
+  }
   if (waited > limit) look_for_the_missing(operation, waited);
 }
 
@@ -297,17 +351,18 @@ void HangWatch::look_for_the_missing(Operation& operation, double seconds) {
   if (missing.lower_waits && roll_.since_asked() < patience + courtesy) return;
   std::string found;
   if (missing.ranks.empty()) {
-    missing.ranks = operation.call.missing_ranks();
+    missing.ranks = roll_.blocking(operation.call.missing_ranks());
     found = "all ranks take part, but messages are missing from ";
     if (missing.ranks.empty()) {
-      // All ranks arrived during the query. If devices carry the bytes, nothing else shows progress. The
-      // collective gets the whole timeout once more, and then counts as stuck.
       missing.ranks = roll_.still_in();
-      roll_.forget();
-      operation.moved = Clock::now();
-      if (!std::exchange(operation.all_came, true)) return;
       found = "all ranks take part, but it does not finish on ";
     }
+    // The last rank may have arrived during the query, and other ranks forward its messages. If devices carry
+    // the bytes, nothing else shows progress. The collective gets the whole timeout once more, and then
+    // counts as stuck.
+    roll_.forget();
+    operation.moved = Clock::now();
+    if (!std::exchange(operation.all_came, true)) return;
   } else {
     found = "nothing from ";
   }

@@ -62,15 +62,16 @@ class TraceRing {
 
 /// State of one lane of a rank.
 struct LaneReport {
-  std::string lane;     ///< its name
-  int queue = 0;        ///< purpose of the lane
-  unsigned begun = 0;   ///< collectives that the rank has begun, including the current one
-  bool waits = false;   ///< a collective or a message between two ranks is under way
-  bool paired = false;  ///< it is a message between two ranks
-  std::string doing;    ///< the current collective, in words
+  std::string lane;            ///< its name
+  int queue = 0;               ///< purpose of the lane
+  unsigned begun = 0;          ///< collectives that the rank has begun, including the current one
+  bool waits = false;          ///< a collective or a message between two ranks is under way
+  bool paired = false;         ///< it is a message between two ranks
+  std::string doing;           ///< the current collective, in words
+  std::vector<int> waits_for;  ///< ranks of the job that block it; filled some time after its last progress
   template <typename Archive>
   void serialize(Archive& archive, unsigned) {
-    archive& lane& queue& begun& waits& paired& doing;
+    archive& lane& queue& begun& waits& paired& doing& waits_for;
   }
 };
 
@@ -98,6 +99,8 @@ class RollCall {
   /// Updates the report of this rank.
   void began(const Call& call, const std::string& what);
   void ended(const Call& call);
+  /// Reports the ranks that block this call (Call::missing_ranks). Empty: it progresses.
+  void waits_for(const Call& call, std::vector<int> ranks);
 
   /// Answers queries and receives answers. Cheap: it polls at most a few times per 0.1 s.
   void serve();
@@ -120,6 +123,11 @@ class RollCall {
     bool lower_waits = false;  ///< a lower rank also waits and will print the message
   };
   Missing missing() const;
+  /// Returns the ranks that block `waited_for`. All of them have begun the queried collective. A rank of
+  /// `waited_for` may wait for other ranks itself, if messages are sent in rounds or forwarded. The result
+  /// has the ranks at the ends of these chains. If the chains end in a circle, it has the ranks of the
+  /// circle.
+  std::vector<int> blocking(const std::vector<int>& waited_for) const;
   /// Returns the ranks that have begun the queried collective and wait in it.
   std::vector<int> still_in() const;
 
@@ -140,6 +148,7 @@ class RollCall {
   void send(int peer, bool is_answer, unsigned round);
   void take(int peer);
   bool came(const RankReport& report) const;
+  const LaneReport* report_of_waiting(int rank) const;
   std::string words_of(int rank) const;
 
   Transport& transport_;
@@ -165,6 +174,8 @@ struct Operation {
   Call call;
   Steps steps;
   std::optional<std::chrono::steady_clock::time_point> moved;  ///< start or latest progress
+  std::chrono::steady_clock::time_point noted;  ///< when the ranks that block it were last reported
+  std::int64_t seen = 0;                        ///< completed messages at the latest progress
   bool all_came = false;  ///< a query found that all ranks take part, and nothing has moved since then
 };
 

@@ -121,12 +121,12 @@ void MessageEngine::detach(Stream& gather, Stream& reduce) {
 }
 
 bool MessageEngine::advance(Operation& operation) {
-  const std::int64_t before = operation.call.completed;
   pace_.found_in_flight();
   if (!operation.moved) watch_->began(operation);
   try {
     const bool finished = operation.steps.resume();
-    if (finished || operation.call.completed != before) {
+    const std::int64_t completed = operation.call.completed;
+    if (finished || std::exchange(operation.seen, completed) != completed) {
       ++progress_;
       watch_->moved(operation, finished);
     } else {

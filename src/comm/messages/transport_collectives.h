@@ -56,7 +56,8 @@ Steps in_chunks(Call& call, std::int64_t length, std::int64_t count, Post post, 
 }
 
 // The collectives of the data plane, over any transport. Every rank sends to every other rank directly, so
-// each byte crosses the network once. Sums use rank order, not order of arrival.
+// each byte crosses the network once. Small gathers and small all-reduces are sent in rounds (rounds.h). Sums
+// use rank order, not order of arrival.
 
 /// Memory for parts that arrive before they are summed. It has several sets, so messages of some chunks are
 /// in flight while an earlier chunk is summed. One per queue, reserved once.
@@ -135,13 +136,14 @@ struct ReducedValues {
 Steps all_reduce_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
                        std::vector<ReducedValues> values);
 
-// Collectives of the control plane: byte strings of any length, sent directly between the ranks that need
-// them, so that each waiting rank knows which rank it waits for.
+// Collectives of the control plane: byte strings of any length. Few ranks send to each other directly. Other
+// ranks send along a tree or in rounds (rounds.h). Strings of all ranks of more than 16 MiB are sent
+// directly.
 
-/// *bytes of `root` to all ranks. `bytes` outlives the coroutine.
+/// Sends *bytes of `root` to all ranks. `bytes` outlives the coroutine.
 Steps broadcast_steps(Call& call, std::string* bytes, int root);
 
-/// Every rank's bytes on every rank, by rank, in *all. `all` outlives the coroutine.
+/// Gathers every rank's bytes on every rank, by rank, in *all. `all` outlives the coroutine.
 Steps all_gather_bytes_steps(Call& call, std::string mine, std::vector<std::string>* all);
 
 }  // namespace octet::comm
