@@ -32,6 +32,8 @@ hid_t created_type(ArrayType type) {
       return small_float(2, 5, 10);
     case ArrayType::f32:
       return H5Tcopy(H5T_IEEE_F32LE);
+    case ArrayType::f64:
+      return H5Tcopy(H5T_IEEE_F64LE);
   }
   return H5I_INVALID_HID;
 }
@@ -96,7 +98,8 @@ class Reader {
     if (extents < 1 || extents > kMostExtents) return;
     hsize_t sizes[kMostExtents];
     good(H5Sget_simple_extent_dims(space, sizes, nullptr), name);
-    for (const ArrayType known : {ArrayType::u32, ArrayType::i64, ArrayType::f16, ArrayType::f32}) {
+    for (const ArrayType known :
+         {ArrayType::u32, ArrayType::i64, ArrayType::f16, ArrayType::f32, ArrayType::f64}) {
       const Handle same(created_type(known), H5Tclose, name);
       if (good(H5Tequal(type, same), name) == 0) continue;
       Array array{.type = known, .shape = {}, .bytes = {}};
@@ -147,7 +150,7 @@ class Reader {
 }  // namespace
 
 std::int64_t size_of(ArrayType type) {
-  return type == ArrayType::i64 ? 8 : type == ArrayType::f16 ? 2 : 4;
+  return type == ArrayType::i64 || type == ArrayType::f64 ? 8 : type == ArrayType::f16 ? 2 : 4;
 }
 
 std::uint16_t rounded_to_f16(double x) {
@@ -172,8 +175,7 @@ std::string arrays_file_bytes(const ArraysFile& contents) {
   }
   std::map<std::string, std::int64_t> offsets;
   for (const auto& [name, array] : contents.arrays) {
-    check(byte_count(array.type, array.shape) == std::ssize(array.bytes),
-          "an array has its shape's bytes");
+    check(byte_count(array.type, array.shape) == std::ssize(array.bytes), "an array has its shape's bytes");
     const Handle type(created_type(array.type), H5Tclose, name);
     offsets[name] = file.add_dataset("/" + name, type, array.shape);
   }

@@ -4,7 +4,9 @@
 namespace octet::config {
 namespace {
 
-constexpr const char* kOnlyTraining = "only pre-training (pt) and supervised fine-tuning (sft) are built";
+constexpr const char* kOnlyTraining =
+    "only pre-training (pt), supervised fine-tuning (sft) and preferences between two answers (dpo) are "
+    "built";
 
 void add_model(Table& t) {
   t.group("Model");
@@ -94,11 +96,11 @@ void add_quantisation(Table& t) {
 
 void add_format(Table& t) {
   t.group("Data");
-  t.used("stage", &Config::stage, "sft trains the answers of conversations, pt the whole text.")
+  t.used("stage", &Config::stage,
+         "sft trains the answers of conversations, pt the whole text, dpo preferences between two answers.")
       .one_of({"sft", "pt", "rm", "ppo", "dpo", "kto"})
       .refuse("rm", kOnlyTraining)
       .refuse("ppo", kOnlyTraining)
-      .refuse("dpo", kOnlyTraining)
       .refuse("kto", kOnlyTraining)
       .decides_numbers();
   t.used("template", &Config::template_name,

@@ -83,7 +83,8 @@ const NotedKey kNoted[] = {
     {"include_effective_tokens_per_second", kBool, "false", kTokensCounted},
     {"metric_for_best_model", kText, "null", kBestModel},
     {"greater_is_better", kBool, "null", kBestModel},
-    {"prediction_loss_only", kBool, "false", "evaluation computes the loss and nothing else"},
+    {"prediction_loss_only", kBool, "false",
+     "evaluation computes the loss, and with compute_accuracy the accuracy"},
     {"enable_jit_checkpoint", kBool, "false", "a signal always saves before the run ends"},
     {"torch_compile", kBool, "false", kCompiled},
     {"ddp_find_unused_parameters", kBool, "null", "the gradients of all parameters are always reduced"},
@@ -116,7 +117,7 @@ constexpr const char* kTokens = "the tokenizer is taken as it is; extend it befo
 constexpr const char* kSplit =
     "training does not split layers over ranks, only generation does: trainer generate, with the option of "
     "that name; zero_stage shards parameters";
-constexpr const char* kLoss = "the loss is the cross entropy of the trained tokens";
+constexpr const char* kLoss = "this loss is not built; use_dft_loss and use_eaft_loss are";
 constexpr const char* kTextPart =
     "only the language model of a vision-language model is trained, and its other parts are copied unchanged";
 
@@ -152,14 +153,9 @@ const RefusedKey kRefused[] = {
     {"use_badam", kBool, "false", kOptimizer},
     {"use_adam_mini", kBool, "false", kOptimizer},
     {"use_muon", kBool, "false", kOptimizer},
-    {"use_dft_loss", kBool, "false", kLoss},
-    {"use_eaft_loss", kBool, "false", kLoss},
     {"use_asft_loss", kBool, "false", kLoss},
-    {"label_smoothing_factor", kNumber, "0", kLoss},
-    {"neftune_noise_alpha", kNumber, "0", "noise on embeddings is not built"},
     {"average_tokens_across_devices", kBool, "true",
      "the loss is always normalised by the trained tokens of the whole step; set it to true"},
-    {"compute_accuracy", kBool, "false", "evaluation computes the loss"},
     {"tensor_parallel_size", kInt, "1", kSplit},
     {"pipeline_parallel_size", kInt, "1", kSplit},
     {"early_stopping_steps", kInt, "", "early stopping is not built; use max_steps"},

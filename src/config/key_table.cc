@@ -13,6 +13,7 @@ std::vector<Field> build() {
   Table table;
   add_model_and_data_fields(table);
   add_training_fields(table);
+  add_loss_fields(table);
   add_machine_fields(table);
   add_check_fields(table);
   add_foreign_fields(table);

@@ -83,6 +83,8 @@ void apply_adapter_rules(Resolved& resolved, const LoadOptions& options);
 void apply_path_rules(Resolved& resolved, const LoadOptions& options);
 /// Data, packing, evaluation and the best model.
 void apply_data_rules(Resolved& resolved, const LoadOptions& options);
+/// The loss of tokens, and preferences.
+void apply_loss_rules(Resolved& resolved, const LoadOptions& options);
 /// Checks for silent errors.
 void apply_check_rules(Resolved& resolved, const LoadOptions& options);
 /// Environment variables that guides of other trainers set: explains each for this configuration.

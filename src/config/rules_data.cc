@@ -19,18 +19,26 @@ class PathRules : RulesOf {
     for (Strings* paths : {&c_.dataset, &c_.eval_dataset}) {
       for (std::string& path : *paths) from_home(path);
     }
-    const std::string named = c_.model_name_or_path;
-    if (named.empty() || path_exists(named)) return;
+    if (c_.ref_model) {
+      from_home(*c_.ref_model);
+      from_hub("ref_model", *c_.ref_model, "main");
+    }
     const auto revision = r_.extra.find("model_revision");
-    const std::string found =
-        hub_snapshot(hub_folder([this](const char* name) { return variable(name); }), HubKind::model, named,
-                     revision == r_.extra.end() ? "main" : revision->second);
-    if (found.empty()) return;
-    note(this->named("model_name_or_path", named) + " is taken from Hugging Face's cache: " + found);
-    c_.model_name_or_path = found;
+    from_hub("model_name_or_path", c_.model_name_or_path,
+             revision == r_.extra.end() ? "main" : revision->second);
   }
 
  private:
+  // Replaces a hub name by the folder of its model in the cache, if there is one.
+  void from_hub(const char* key, std::string& path, const std::string& revision) {
+    const std::string name = path;
+    if (name.empty() || path_exists(name)) return;
+    const std::string found = hub_snapshot(hub_folder([this](const char* word) { return variable(word); }),
+                                           HubKind::model, name, revision);
+    if (found.empty()) return;
+    note(named(key, name) + " is taken from Hugging Face's cache: " + found);
+    path = found;
+  }
   std::string variable(const char* name) const {
     const auto found = options_.environment.find(name);
     return found == options_.environment.end() ? "" : found->second;

@@ -90,6 +90,7 @@ class Table {
 
 void add_model_and_data_fields(Table& table);
 void add_training_fields(Table& table);
+void add_loss_fields(Table& table);
 void add_machine_fields(Table& table);
 void add_check_fields(Table& table);
 void add_foreign_fields(Table& table);

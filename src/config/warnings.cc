@@ -129,7 +129,7 @@ class Doubts : RulesOf {
   void data() {
     add(c_.cutoff_len < 64, {"cutoff_len"}, "cutoff_len is below 64: most samples will be cut",
         "raise cutoff_len");
-    add(c_.stage == "sft" && !c_.template_name, {"template"},
+    add(c_.stage != "pt" && !c_.template_name, {"template"},
         "no template is named: conversations are written with the template of the tokenizer, if it has one",
         "set template");
     add(c_.eval_strategy == "no" && (c_.val_size > 0 || !c_.eval_dataset.empty()),

@@ -198,14 +198,15 @@ std::vector<Json> first_rows(const DataSource& source) {
 }
 
 // Returns the format of a set if the configuration names its columns.
-RowFormat named_format(const DataSource& source, const Columns& columns) {
+RowFormat named_format(const DataSource& source, const DataOptions& options) {
   const std::vector<Json> rows = first_rows(source);
-  return format_of_columns(columns, rows.empty() ? Json() : rows.front());
+  return format_of_columns(options.columns, rows.empty() ? Json() : rows.front(), options.pairs);
 }
 
 // Detects the format of a data set from the first readable row of each file. For data sets without an entry
 // in dataset_info.json and without configured columns.
-RowFormat recognised_format(const std::string& name, const DataSource& source) {
+RowFormat recognised_format(const std::string& name, const DataSource& source, bool pairs) {
+  const auto detect = pairs ? detect_pairs : detect_format;
   std::optional<RowFormat> format;
   std::string first;
   for (const auto& file : source.files) {
@@ -216,7 +217,7 @@ RowFormat recognised_format(const std::string& name, const DataSource& source) {
       } catch (const Error&) {
         continue;  // counted and reported when the rows are encoded
       }
-      RowFormat found = detect_format(row, file->where(i));
+      RowFormat found = detect(row, file->where(i));
       if (!format) {
         format = found;
         first = file->path();
@@ -239,7 +240,7 @@ RowFormat recognised_format(const std::string& name, const DataSource& source) {
   if (format) return *format;
   // No row is readable. The error of the first row is the most useful message.
   const auto any = std::ranges::find_if(source.files, [](const auto& f) { return f->size() > 0; });
-  return detect_format((*any)->row(0), (*any)->where(0));
+  return detect((*any)->row(0), (*any)->where(0));
 }
 
 bool holds_messages(const RowFormat& format) {
@@ -262,9 +263,14 @@ void check_columns(const DataSource& source, const std::string& where, const cha
                    const std::vector<std::string>& others) {
   const RowFormat& f = source.format;
   const bool messages = holds_messages(f), text = f.kind == RowFormat::Kind::text;
-  const std::vector<std::string> needed = messages ? std::vector{f.messages}
-                                          : text   ? std::vector{f.prompt}
-                                                   : std::vector{f.prompt, f.response};
+  std::vector<std::string> needed = messages || text || f.has_pairs()
+                                        ? std::vector{messages ? f.messages : f.prompt}
+                                        : std::vector{f.prompt, f.response};
+  if (f.has_pairs()) {
+    // Both answers may be whole conversations.
+    std::erase(needed, "");
+    needed.insert(needed.end(), {f.chosen, f.rejected});
+  }
   std::set<std::string> present;
   for (const Json& row : first_rows(source)) {
     if (!row.is_object()) continue;
@@ -320,7 +326,7 @@ DataSource from_entry(const std::string& name, const Json& entry, const std::str
                                      on_hub + "), or give its file_name",
          .code = ExitCode::usage});
   }
-  const RowFormat format = format_of_entry(entry, name, info_path);
+  const RowFormat format = format_of_entry(entry, name, info_path, options.pairs);
   DataSource source = from_files(name, files_of_entry(entry, name, file, where, options));
   source.format = format;
   check_columns(source, where, kNamedByEntry, other_columns(format));
@@ -369,11 +375,11 @@ std::vector<DataSource> open_datasets(const DataOptions& options) {
       source = from_paths(name, paths, options);
       const bool named = !options.columns.messages.empty() || !options.columns.prompt.empty();
       if (source.rows > 0 && named) {
-        source.format = named_format(source, options.columns);
+        source.format = named_format(source, options);
         // The columns of system messages and tools are optional.
         check_columns(source, name, kNamedByKeys, {});
       } else if (source.rows > 0) {
-        source.format = recognised_format(name, source);
+        source.format = recognised_format(name, source, options.pairs);
       }
     }
     if (source.rows == 0) {

@@ -211,7 +211,37 @@ Items one_each(const Encoded& set) {
   return items;
 }
 
-Items pack_best_fit(const Encoded& set, std::int64_t capacity) {
+Items one_each_pair(const Encoded& set) {
+  check(set.documents() % 2 == 0, "a pair has two documents");
+  Items items;
+  items.pairs = true;
+  for (std::int64_t d = 0; d < set.documents(); ++d) {
+    items.documents.push_back(d);
+    if (d % 2 == 1) items.begins.push_back(d + 1);
+  }
+  return items;
+}
+
+namespace {
+
+/// Neighbouring documents that stay together.
+struct Units {
+  const Encoded& set;
+  std::int64_t each = 1;  ///< documents of a unit
+  std::int64_t documents() const { return set.documents() / each; }
+  std::int64_t length(std::int64_t unit) const {
+    const auto begin = static_cast<std::size_t>(unit * each);
+    return set.begins[begin + static_cast<std::size_t>(each)] - set.begins[begin];
+  }
+  std::int64_t longest() const {
+    std::int64_t most = 0;
+    for (std::int64_t u = 0; u < documents(); ++u) most = std::max(most, length(u));
+    return most;
+  }
+};
+
+// Returns items with units in place of documents.
+Items pack_units(const Units& set, std::int64_t capacity) {
   // Sort documents by decreasing length; equal lengths keep their order (counting sort).
   const std::int64_t documents = set.documents();
   check(set.longest() <= capacity, "no document is longer than a packed sequence");
@@ -269,6 +299,25 @@ Items pack_best_fit(const Encoded& set, std::int64_t capacity) {
   for (std::size_t i = 0; i < order.size(); ++i) {
     std::int64_t& next = filled.writable()[static_cast<std::size_t>(pack_of[i])];
     items.documents.writable()[static_cast<std::size_t>(next++)] = order[i];
+  }
+  return items;
+}
+
+}  // namespace
+
+Items pack_best_fit(const Encoded& set, std::int64_t capacity) {
+  return pack_units({.set = set}, capacity);
+}
+
+Items pack_pairs(const Encoded& set, std::int64_t capacity) {
+  check(set.documents() % 2 == 0, "a pair has two documents");
+  const Items units = pack_units({.set = set, .each = 2}, capacity);
+  Items items;
+  items.pairs = true;
+  for (const std::int64_t end : units.begins.span().subspan(1)) items.begins.push_back(2 * end);
+  for (const std::int64_t unit : units.documents) {
+    items.documents.push_back(2 * unit);
+    items.documents.push_back(2 * unit + 1);
   }
   return items;
 }

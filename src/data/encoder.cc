@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <ranges>
 #include <system_error>
 #include <thread>
 
@@ -45,6 +46,8 @@ std::optional<Json> read_row(const RowMix::Place& place, EncodingCounts& counts)
 // Whether a trained answer or a plain text consists of blanks only.
 bool has_empty_answer(const Sample& sample) {
   if (sample.plain) return trim(sample.text).empty();
+  if (sample.rejected && trim(sample.rejected->content).empty() && sample.rejected->thought.empty())
+    return true;
   return std::ranges::any_of(sample.turns, [](const Turn& turn) {
     return turn.role == "assistant" && turn.trained && turn.thought.empty() && trim(turn.content).empty();
   });
@@ -60,6 +63,12 @@ EncodedSample encode_at(const RowMix::Place& place, const Encoder& encoder, cons
     problem.where = place.file->where(place.row);
     throw Error(std::move(problem));
   }
+}
+
+// The first token of a document is never predicted.
+std::int64_t trained_tokens(const EncodedSample::Document& document) {
+  return std::ranges::count_if(document.labels | std::views::drop(1),
+                               [](std::int32_t label) { return label >= 0; });
 }
 
 // Encodes rows [first, last) of a share into `out`.
@@ -88,11 +97,12 @@ void encode_run(const RowMix& mix, const Encoder& encoder, const EncodeShare& sh
     if (encoded.truncated && share.name_truncated) remember(c, place.file->where(place.row) + kIsLonger);
     c.cut_answers += encoded.cut_answer ? 1 : 0;
     std::int64_t kept = 0;
+    const bool incomplete = encoded.pair && std::ranges::any_of(encoded.documents, [](const auto& document) {
+                              return trained_tokens(document) == 0;
+                            });
     for (const auto& document : encoded.documents) {
-      // The first token of a document is never predicted.
-      std::int64_t trained = 0;
-      for (std::size_t t = 1; t < document.labels.size(); ++t) trained += document.labels[t] >= 0 ? 1 : 0;
-      if (trained == 0 && !encoded.fragment) continue;
+      const std::int64_t trained = trained_tokens(document);
+      if (incomplete || (trained == 0 && !encoded.fragment)) continue;
       out.append(document.ids, document.labels, row);
       ++kept;
       ++c.documents;

@@ -282,6 +282,7 @@ std::set<std::string> named_columns(const RowFormat& f) {
   } else {
     names = {f.prompt, f.query, f.response, f.history, f.system, f.tools};
   }
+  if (f.has_pairs()) names.insert({f.chosen, f.rejected});
   names.erase("");
   return names;
 }

@@ -101,11 +101,49 @@ RowFormat detect_format(const Json& row, const std::string& where) {
                .code = ExitCode::usage});
 }
 
-RowFormat format_of_columns(const Columns& columns, const Json& row) {
+RowFormat detect_pairs(const Json& row, const std::string& where) {
   RowFormat f = recognised();
+  f.kind = RowFormat::Kind::pair;
+  f.prompt = f.query = f.response = "";
+  f.chosen = "chosen", f.rejected = "rejected";
+  const auto has = [&row](const std::string& key) { return row.is_object() && row.contains(key); };
+  if (has(f.chosen) && has(f.rejected)) {
+    for (const char* column : {"messages", "conversations"}) {
+      if (!has(column)) continue;
+      read_messages(f, row, column);
+      return f;
+    }
+    for (const char* column : {"instruction", "prompt", "question", "input", "user"}) {
+      if (!has(column)) continue;
+      f.prompt = column;
+      if (f.prompt == "instruction") f.kind = RowFormat::Kind::alpaca, f.query = "input";
+      if (is_history(row)) f.history = "history";
+      return f;
+    }
+    if (is_message_list(row[f.chosen]) && is_message_list(row[f.rejected])) return f;
+  }
+  std::string found = row.is_object() ? "the keys" : row.type_name();
+  if (row.is_object()) {
+    for (const auto& [key, value] : row.items()) found += " '" + key + "'";
+  }
+  throw Error({.what = "the rows of a data set are not pairs of answers, which stage: dpo needs",
+               .expected = "the columns chosen and rejected, and a question in messages, conversations, "
+                           "instruction, prompt, question or input",
+               .found = found,
+               .where = where,
+               .fix = "describe the columns in dataset_info.json with \"ranking\": true, or set stage: sft",
+               .code = ExitCode::usage});
+}
+
+RowFormat format_of_columns(const Columns& columns, const Json& row, bool pairs) {
+  RowFormat f = recognised();
+  if (pairs) {
+    f.rejected = "rejected";
+    f.chosen = columns.response.empty() ? "chosen" : columns.response;
+  }
   if (columns.messages.empty()) {
     f.kind = RowFormat::Kind::pair;
-    f.prompt = columns.prompt, f.response = columns.response, f.query = "";
+    f.prompt = columns.prompt, f.response = pairs ? "" : columns.response, f.query = "";
   } else {
     read_messages(f, row, columns.messages);
   }
@@ -123,6 +161,7 @@ const Names kEntryKeys{"file_name",       "file_sha1",  "hf_hub_url",  "ms_hub_u
                        "description",     "comment",    "license"};
 const Names kColumnKeys{"prompt", "query", "response", "history", "messages",
                         "system", "tools", "images",   "videos",  "audios"};
+const Names kPairKeys{"chosen", "rejected"};
 const Names kPreferenceKeys{"chosen", "rejected", "kto_tag"};
 const Names kTagKeys{"role_tag",        "content_tag",  "user_tag",  "assistant_tag",
                      "observation_tag", "function_tag", "system_tag"};
@@ -136,14 +175,32 @@ bool has(const Names& names, const std::string& name) {
                .expected = "rows with one answer each",
                .found = found,
                .where = place,
-               .fix = "choose a data set without " + found,
+               .fix = "choose a data set without " + found + ", or set stage: dpo",
                .code = ExitCode::usage});
 }
 
+// Throws Error for an entry without pairs of answers.
+void require_pairs(bool ranking, const Json* columns, const std::string& place) {
+  const auto refuse = [&place](const std::string& found, const std::string& fix) {
+    throw Error({.what = "a data set has no pairs of answers, which stage: dpo needs",
+                 .expected = "\"ranking\": true, and \"chosen\" and \"rejected\" in \"columns\"",
+                 .found = found,
+                 .where = place,
+                 .fix = fix,
+                 .code = ExitCode::usage});
+  };
+  if (!ranking) refuse("no \"ranking\": true", "choose a data set of pairs, or set stage: sft");
+  for (const std::string& column : kPairKeys) {
+    if (columns == nullptr || !columns->contains(column))
+      refuse("no '" + column + "' in \"columns\"", "name the column of the answers");
+  }
+}
+
 // Throws Error for a key of "columns" or "tags" that is not in `known`: a misspelt column is not read.
-void check_keys(const Json& object, const Names& known, const std::string& part, const std::string& place) {
+void check_keys(const Json& object, const Names& known, const std::string& part, const std::string& place,
+                bool pairs) {
   for (const auto& [key, value] : object.items()) {
-    if (value.is_null() || has(known, key)) continue;
+    if (value.is_null() || has(known, key) || (pairs && part == "columns" && has(kPairKeys, key))) continue;
     if (part == "columns" && has(kPreferenceKeys, key))
       refuse_preferences("'" + key + "' in \"columns\"", place);
     const std::string near = nearest_name(key, known);
@@ -169,7 +226,7 @@ void warn_of_keys(const Json& entry, const std::string& place) {
 
 }  // namespace
 
-RowFormat format_of_entry(const Json& entry, const std::string& name, const std::string& where) {
+RowFormat format_of_entry(const Json& entry, const std::string& name, const std::string& where, bool pairs) {
   const std::string place = where + ": " + name;
   const auto text = [&place](const Json& object, const char* key, const std::string& fallback) {
     return json_string(object, key, fallback, place);
@@ -199,12 +256,12 @@ RowFormat format_of_entry(const Json& entry, const std::string& name, const std:
                  .fix = "write one of these in dataset_info.json",
                  .code = ExitCode::usage});
   }
-  if (json_bool(entry, "ranking", false, place)) {
-    refuse_preferences("\"ranking\": true", place);
-  }
+  const bool ranking = json_bool(entry, "ranking", false, place);
+  if (ranking && !pairs) refuse_preferences("\"ranking\": true", place);
+  if (pairs) require_pairs(ranking, object_of("columns"), place);
   warn_of_keys(entry, place);
   if (const Json* columns = object_of("columns")) {
-    check_keys(*columns, kColumnKeys, "columns", place);
+    check_keys(*columns, kColumnKeys, "columns", place, pairs);
     f.prompt = text(*columns, "prompt", ""), f.query = text(*columns, "query", "");
     f.response = text(*columns, "response", ""), f.history = text(*columns, "history", "");
     f.messages = text(*columns, "messages", ""), f.system = text(*columns, "system", "");
@@ -212,11 +269,12 @@ RowFormat format_of_entry(const Json& entry, const std::string& name, const std:
     for (const char* key : {"images", "videos", "audios"}) {
       if (const std::string column = text(*columns, key, ""); !column.empty()) f.media.push_back(column);
     }
+    if (pairs) f.chosen = text(*columns, "chosen", ""), f.rejected = text(*columns, "rejected", "");
     // A prompt without an answer is plain text: {"columns": {"prompt": "text"}}.
-    if (f.kind == RowFormat::Kind::alpaca && f.response.empty()) f.kind = RowFormat::Kind::text;
+    if (f.kind == RowFormat::Kind::alpaca && f.response.empty() && !pairs) f.kind = RowFormat::Kind::text;
   }
   if (const Json* tags = object_of("tags")) {
-    check_keys(*tags, kTagKeys, "tags", place);
+    check_keys(*tags, kTagKeys, "tags", place, pairs);
     // As in LLaMA-Factory: if "tags" is given, roles that it does not list do not exist.
     f.role_tag = text(*tags, "role_tag", f.role_tag),
     f.content_tag = text(*tags, "content_tag", f.content_tag);

@@ -3,6 +3,7 @@
 #include <cctype>
 #include <utility>
 
+#include "conversion.h"
 #include "fields.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
@@ -10,18 +11,6 @@
 #include "values.h"
 
 namespace octet::data {
-
-// Lists of messages as samples.
-
-/// Converts a row of messages. Throws Unusable.
-Sample convert_messages(const Json& row, const RowFormat& format, Noted& noted);
-
-/// Converts a question and an answer of which at least one is a list of messages (TRL, verl). Answers in the
-/// question are context and are not trained. Throws Unusable.
-Sample convert_message_pair(const Json& question, const Json& answer, const RowFormat& format, Noted& noted);
-
-/// Reads the system text and the tools of a row from its columns. Throws Unusable.
-void read_columns_beside(const Json& row, const RowFormat& format, Sample& sample, Noted& noted);
 
 namespace {
 
@@ -307,7 +296,8 @@ void add_history(const Json& row, const RowFormat& f, Sample& sample) {
   }
 }
 
-// Converts a row with a question column and an answer column.
+}  // namespace
+
 Sample convert_pair(const Json& row, const RowFormat& f, Noted& noted) {
   const Json* question = value_at(row, f.prompt);
   const Json* query = value_at(row, f.query);
@@ -338,6 +328,8 @@ Sample convert_pair(const Json& row, const RowFormat& f, Noted& noted) {
   read_columns_beside(row, f, sample, noted);
   return sample;
 }
+
+namespace {
 
 Sample convert_text(const Json& row, const RowFormat& f) {
   const auto text = text_at(row, f.prompt);
@@ -391,6 +383,11 @@ Sample convert(const Json& row, const RowFormat& format, Noted& noted) {
   }
   check_row_fields(row, format, noted);
   if (format.kind == RowFormat::Kind::text) return convert_text(row, format);
+  if (format.has_pairs()) {
+    Sample sample = convert_preference(row, format, noted);
+    sample.enable_thinking = thinking_of(row, format);
+    return sample;
+  }
   const bool pair = format.kind == RowFormat::Kind::alpaca || format.kind == RowFormat::Kind::pair;
   Sample sample = pair ? convert_pair(row, format, noted) : convert_messages(row, format, noted);
   add_thought(row, format, sample);

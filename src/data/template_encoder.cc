@@ -67,6 +67,7 @@ text::Conversation conversation_of(const Sample& sample) {
 
 TemplateEncoder::TemplateEncoder(const TemplateEncoderOptions& options)
     : options_(options.options),
+      pairs_(options.pairs),
       text_cut_(options.text_cut),
       most_pieces_(options.most_pieces),
       tokenizer_(text::Tokenizer::from_folder(options.folder)) {
@@ -117,6 +118,7 @@ Recipe TemplateEncoder::recipe() const {
     text("default_system", options_.default_system);
     text("tool_format", options_.tool_format);
   }
+  if (pairs_) flag("pairs of answers", true);
   out.emplace_back("cutoff_len", std::to_string(options_.cutoff_len));
   flag("split_special_tokens", options_.split_special_tokens);
   out.emplace_back("cutting of texts", text_cut_ == TextCut::pieces     ? "pieces"
@@ -188,6 +190,45 @@ EncodedSample TemplateEncoder::encode_text(const std::string& text) const {
   return result;
 }
 
+void TemplateEncoder::require_template() const {
+  if (template_) return;
+  throw Error({.what = "conversations need a chat template",
+               .expected = "template: llama3, qwen, chatml, …",
+               .found = why_no_template_.empty() ? "no template" : "no template: " + why_no_template_,
+               .where = "configuration key 'template'",
+               .fix = "name the template that the model was made for",
+               .code = ExitCode::usage});
+}
+
+void TemplateEncoder::require_written(text::Example::Outcome outcome, const std::string& reason) const {
+  // The user wrote this template for this data, so a row that it cannot write is an error.
+  if (outcome == text::Example::Outcome::refused && text::is_template_file(template_->name())) {
+    throw Error({.what = "a row cannot be written with the template " + template_->name(),
+                 .expected = "a text for the messages before an answer, and this text followed by the answer",
+                 .found = reason,
+                 .fix = "correct the file or the row, or remove the row",
+                 .code = ExitCode::usage});
+  }
+}
+
+EncodedSample TemplateEncoder::encode_pair(const Sample& sample) const {
+  require_template();
+  text::Conversation rejected = conversation_of({.turns = {*sample.rejected}});
+  text::AnswerPair pair =
+      template_->encode_pair(tokenizer_, conversation_of(sample), rejected.messages.front(), options_);
+  require_written(pair.outcome, pair.reason);
+  EncodedSample result;
+  result.pair = true;
+  result.dropped = pair.outcome != text::Example::Outcome::kept;
+  if (result.dropped) result.why = std::move(pair.reason);
+  result.truncated = pair.chosen.truncated || pair.rejected.truncated;
+  result.cut_answer = pair.chosen.answer_truncated || pair.rejected.answer_truncated;
+  if (result.dropped) return result;
+  for (text::Example* example : {&pair.chosen, &pair.rejected})
+    result.documents.push_back({std::move(example->input_ids), std::move(example->labels)});
+  return result;
+}
+
 EncodedSample TemplateEncoder::encode(const Sample& sample) const {
   watch_unknown(tokenizer_, sample);
   if (sample.plain) return encode_text(sample.text);
@@ -200,23 +241,10 @@ EncodedSample TemplateEncoder::encode(const Sample& sample) const {
                         "dataset_info.json",
                  .code = ExitCode::usage});
   }
-  if (!template_) {
-    throw Error({.what = "conversations need a chat template",
-                 .expected = "template: llama3, qwen, chatml, …",
-                 .found = why_no_template_.empty() ? "no template" : "no template: " + why_no_template_,
-                 .where = "configuration key 'template'",
-                 .fix = "name the template that the model was made for",
-                 .code = ExitCode::usage});
-  }
+  if (sample.rejected) return encode_pair(sample);
+  require_template();
   text::Example example = template_->encode_example(tokenizer_, conversation_of(sample), options_);
-  // The user wrote this template for this data, so a row that it cannot write is an error.
-  if (example.outcome == text::Example::Outcome::refused && text::is_template_file(template_->name())) {
-    throw Error({.what = "a row cannot be written with the template " + template_->name(),
-                 .expected = "a text for the messages before an answer, and this text followed by the answer",
-                 .found = example.reason,
-                 .fix = "correct the file or the row, or remove the row",
-                 .code = ExitCode::usage});
-  }
+  require_written(example.outcome, example.reason);
   EncodedSample result;
   result.dropped = example.outcome != text::Example::Outcome::kept || example.input_ids.empty();
   if (result.dropped) result.why = std::move(example.reason);

@@ -330,22 +330,33 @@ void report_counts(const data::Encoded& set, const std::string& what) {
   report(set.counts, what);
 }
 
+namespace {
+
+// The tokens of a packed sequence. Both answers of a pair may have cutoff_len tokens.
+std::int64_t packed_tokens(const config::DataKeys& config) {
+  return setup::trains_pairs(config) ? 2 * config.cutoff_len : config.cutoff_len;
+}
+
+}  // namespace
+
 void report_packing(const data::Encoded& set, const data::Items& items, const config::DataKeys& config) {
   if (!config.packing || items.size() == 0) return;
   std::int64_t tokens = 0;
   for (const std::int64_t d : items.documents) tokens += set.length(d);
   const double fill =
-      100.0 * static_cast<double>(tokens) / static_cast<double>(config.cutoff_len * items.size());
+      100.0 * static_cast<double>(tokens) / static_cast<double>(packed_tokens(config) * items.size());
   log::debug("packing: " + with_commas(static_cast<std::int64_t>(items.documents.size())) + " documents in " +
              with_commas(items.size()) + " sequences, " + std::to_string(fill).substr(0, 5) + " % full");
 }
 
 data::Items lay_out(data::Encoded& set, const config::DataKeys& config, const data::Encoder& encoder) {
+  const bool pairs = setup::trains_pairs(config);
   switch (setup::packing_of(config)) {
     case setup::Packing::none:
-      return data::one_each(set);
+      return pairs ? data::one_each_pair(set) : data::one_each(set);
     case setup::Packing::best_fit:
-      return data::pack_best_fit(set, config.cutoff_len);
+      return pairs ? data::pack_pairs(set, packed_tokens(config))
+                   : data::pack_best_fit(set, packed_tokens(config));
     case setup::Packing::blocks:
       set = data::cut_blocks(set, {.length = config.cutoff_len,
                                    .batch_rows = config.preprocessing_batch_size,

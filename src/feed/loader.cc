@@ -31,10 +31,12 @@ void add_item(runtime::HostBatch& batch, const data::Encoded& set, const data::I
       batch.targets.push_back(set.labels[begin]);
     }
     batch.rows.push_back(set.rows[d]);
+    if (items.pairs && !set.references.empty()) batch.references.push_back(set.references[d]);
     runtime::add_document(batch, set.ids.span().subspan(begin, count),
                           set.labels.span().subspan(begin, count),
                           runtime::mixed(static_cast<std::uint64_t>(set.rows[d]), d));
   }
+  if (items.pairs) batch.pairs += (items.begins[i + 1] - items.begins[i]) / 2;
   if (items.shared_context && batch.cu_seqlens.size() > first_document) {
     batch.cu_seqlens.resize(first_document);
     const auto begin = static_cast<std::int64_t>(batch.cu_seqlens.back());

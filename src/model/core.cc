@@ -6,6 +6,7 @@
 #include "layers/rotary_tables.h"
 #include "octet/base/error.h"
 #include "octet/device/profile.h"
+#include "octet/ops/embedding_noise.h"
 #include "octet/ops/quantize.h"
 #include "octet/ops/routing.h"
 
@@ -95,6 +96,10 @@ void Transformer::Impl::clear_router_sums(Stream& stream) {
 void Transformer::Impl::add_router_losses(const Passing& pass, const MicroBatch& batch, double* loss_sum) {
   const RouterSums& sums = common_.scratch.routers;
   if (pass.tokens == 0) return;
+  // The losses of routers count once for each term of the loss: a label, or a pair.
+  const bool pairs = common_.options.preference.has_value();
+  const std::int32_t* const targets = pairs ? batch.pairs.answers : batch.targets;
+  const std::int64_t terms = pairs ? batch.pairs.count : batch.labels;
   if (sums.counts != nullptr) {
     const auto layers = std::ranges::count_if(architecture_.blocks, &BlockShape::mixes_experts);
     ops::balance_loss(pass.stream, {.counts = sums.counts,
@@ -102,8 +107,8 @@ void Transformer::Impl::add_router_losses(const Passing& pass, const MicroBatch&
                                     .count = architecture_.experts.count,
                                     .rows = layers * pass.tokens,
                                     .coefficient = architecture_.experts.balance,
-                                    .targets = batch.targets,
-                                    .labels = batch.labels,
+                                    .targets = targets,
+                                    .labels = terms,
                                     .loss_sum = loss_sum,
                                     .d_probabilities = sums.d_probabilities});
   }
@@ -111,8 +116,8 @@ void Transformer::Impl::add_router_losses(const Passing& pass, const MicroBatch&
     ops::z_loss(pass.stream, {.sum = sums.log_sums,
                               .tokens = pass.tokens,
                               .coefficient = common_.options.router_z_loss,
-                              .targets = batch.targets,
-                              .labels = batch.labels,
+                              .targets = targets,
+                              .labels = terms,
                               .loss_sum = loss_sum,
                               .slope = sums.z_slope});
   }
@@ -214,6 +219,13 @@ void Transformer::Impl::enter(const Passing& pass, const std::int32_t* ids, cons
   if (!has_embedding()) return copy_matrix(pass.stream, in, stream);
   const GroupParameters& table = pass.source.acquire(embedding_group(), Pass::forward, pass.stream);
   layers_.embedding().forward(call(pass, table), ids, stream);
+  if (pass.options.keep && common_.options.embedding_noise > 0) {
+    ops::embedding_noise(pass.stream, {.x = stream,
+                                       .names = pass.names,
+                                       .cu_seqlens = pass.attention.documents.cu_seqlens,
+                                       .documents = pass.attention.documents.count,
+                                       .alpha = static_cast<float>(common_.options.embedding_noise)});
+  }
   pass.source.release(embedding_group(), Pass::forward, pass.stream);
 }
 
@@ -260,14 +272,14 @@ void Transformer::Impl::with_head(const Passing& pass, bool training,
   pass.source.release(head_group(), Pass::forward, pass.stream);
 }
 
-void Transformer::Impl::lose(const Passing& pass, bool training, const MicroBatch& batch, double* loss_sum,
-                             const LogitsHook& hook) {
+void Transformer::Impl::lose(const Passing& pass, bool training, const MicroBatch& batch,
+                             const LossOutputs& losses) {
   const Block& last = layers_.block(range_.last - 1);
   const Head& head = layers_.head();
   with_head(pass, training, [&](const Call& of_head, const HeadWeight& weight) {
     const NormInput stream = last.sum(of_head, top(head.input(), pass.tokens));
     const ops::QuantizeInto into = training && last.runs_back() ? last.wanted(of_head) : ops::QuantizeInto{};
-    head.loss(of_head, stream, weight, batch, loss_sum, hook, into);
+    head.loss(of_head, stream, weight, batch, losses, into);
   });
 }
 
@@ -310,8 +322,8 @@ void Transformer::Impl::leave(const Passing& pass, const std::int32_t* ids, cons
 }
 
 void Transformer::Impl::forward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
-                                const ops::ConstMatrix& in, const ops::Matrix& out, double* loss_sum,
-                                const LogitsHook& logits) {
+                                const ops::ConstMatrix& in, const ops::Matrix& out,
+                                const LossOutputs& losses) {
   check(common_.options.training, "only a core with training buffers trains");
   check_batch(batch);
   const Passing pass = training_pass(source, stream, batch);
@@ -320,8 +332,8 @@ void Transformer::Impl::forward(ParameterSource& source, Stream& stream, const M
   forward_blocks(pass, has_head() ? top(layers_.head().input(), pass.tokens) : out);
   source.blocks_done(stream);
   if (!has_head()) return;
-  lose(pass, true, batch, loss_sum, logits);
-  add_router_losses(pass, batch, loss_sum);
+  lose(pass, true, batch, losses);
+  add_router_losses(pass, batch, losses.loss_sum);
 }
 
 void Transformer::Impl::backward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
@@ -331,17 +343,36 @@ void Transformer::Impl::backward(ParameterSource& source, Stream& stream, const 
   leave(pass, batch.ids, d_in);
 }
 
+Transformer::Impl::Passing Transformer::Impl::forward_pass(ParameterSource& source, Stream& stream,
+                                                           const MicroBatch& batch) const {
+  return {.source = source,
+          .stream = stream,
+          .attention = {.positions = batch.positions, .documents = batch.documents},
+          .tokens = batch.documents.tokens,
+          .options = {.readers = Readers::forward}};
+}
+
 void Transformer::Impl::evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch,
-                                 double* loss_sum, const LogitsHook& logits) {
+                                 const LossOutputs& losses) {
   check_batch(batch);
-  const Passing pass{.source = source,
-                     .stream = stream,
-                     .attention = {.positions = batch.positions, .documents = batch.documents},
-                     .tokens = batch.documents.tokens,
-                     .options = {.readers = Readers::forward}};
+  const Passing pass = forward_pass(source, stream, batch);
   enter(pass, batch.ids, {});
   forward_blocks(pass, top(layers_.head().input(), pass.tokens));
-  lose(pass, false, batch, loss_sum, logits);
+  lose(pass, false, batch, losses);
+}
+
+void Transformer::Impl::score_references(ParameterSource& source, Stream& stream, const MicroBatch& batch) {
+  check(common_.options.preference && batch.pairs.references != nullptr, "references are scored for pairs");
+  check_batch(batch);
+  Passing pass = forward_pass(source, stream, batch);
+  pass.options.adapters = false;
+  enter(pass, batch.ids, {});
+  forward_blocks(pass, top(layers_.head().input(), pass.tokens));
+  const Block& last = layers_.block(range_.last - 1);
+  const Head& head = layers_.head();
+  with_head(pass, false, [&](const Call& of_head, const HeadWeight& weight) {
+    head.score(of_head, last.sum(of_head, top(head.input(), pass.tokens)), weight, batch);
+  });
 }
 
 ExpertLoads Transformer::Impl::take_expert_loads(LoadOf of) {

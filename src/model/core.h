@@ -16,11 +16,11 @@ class Transformer::Impl {
        const TransformerOptions& options, precision::Audit* audit);
 
   void forward(ParameterSource& source, Stream& stream, const MicroBatch& batch, const ops::ConstMatrix& in,
-               const ops::Matrix& out, double* loss_sum, const LogitsHook& logits);
+               const ops::Matrix& out, const LossOutputs& losses);
   void backward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
                 const ops::ConstMatrix& d_out, const ops::Matrix& d_in);
-  void evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
-                const LogitsHook& logits);
+  void evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch, const LossOutputs& losses);
+  void score_references(ParameterSource& source, Stream& stream, const MicroBatch& batch);
   void decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,
               const ops::Matrix& logits, const ops::ConstMatrix& in, const ops::Matrix& out);
   ExpertLoads take_expert_loads(LoadOf of);
@@ -73,8 +73,9 @@ class Transformer::Impl {
   /// Calls `use` with the head's group and the weight of the head. A tied weight is in the embedding's group.
   void with_head(const Passing& pass, bool training,
                  const std::function<void(const Call&, const HeadWeight&)>& use);
-  void lose(const Passing& pass, bool training, const MicroBatch& batch, double* loss_sum,
-            const LogitsHook& hook);
+  void lose(const Passing& pass, bool training, const MicroBatch& batch, const LossOutputs& losses);
+  /// The pass of an evaluation.
+  Passing forward_pass(ParameterSource& source, Stream& stream, const MicroBatch& batch) const;
   /// Copies `d_out`, the gradient of the last block's output, to the scratch, like the head does.
   void take_gradient(const Call& call, const ops::ConstMatrix& d_out);
   void backward_blocks(const Passing& pass, const ops::ConstMatrix& d_out);

@@ -48,14 +48,14 @@ Transformer::~Transformer() = default;
 void Transformer::train(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
                         const LogitsHook& logits) {
   impl_->require_whole();
-  impl_->forward(source, stream, batch, {}, {}, loss_sum, logits);
+  impl_->forward(source, stream, batch, {}, {}, {.loss_sum = loss_sum, .logits = logits});
   impl_->backward(source, stream, batch, {}, {});
 }
 
 void Transformer::forward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
                           const ops::ConstMatrix& in, const ops::Matrix& out, double* loss_sum,
                           const LogitsHook& logits) {
-  impl_->forward(source, stream, batch, in, out, loss_sum, logits);
+  impl_->forward(source, stream, batch, in, out, {.loss_sum = loss_sum, .logits = logits});
 }
 
 void Transformer::backward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
@@ -64,9 +64,14 @@ void Transformer::backward(ParameterSource& source, Stream& stream, const MicroB
 }
 
 void Transformer::evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
-                           const LogitsHook& logits) {
+                           const LogitsHook& logits, double* hits) {
   impl_->require_whole();
-  impl_->evaluate(source, stream, batch, loss_sum, logits);
+  impl_->evaluate(source, stream, batch, {.loss_sum = loss_sum, .hits = hits, .logits = logits});
+}
+
+void Transformer::score_references(ParameterSource& source, Stream& stream, const MicroBatch& batch) {
+  impl_->require_whole();
+  impl_->score_references(source, stream, batch);
 }
 
 void Transformer::decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,

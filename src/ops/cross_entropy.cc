@@ -11,7 +11,17 @@ void cross_entropy(Stream& stream, const CrossEntropyArgs& args) {
         "cross_entropy: logits must be [rows, vocabulary] T");
   check(args.logits.rows == 0 || args.targets, "cross_entropy: targets are missing");
   check(args.soft_cap >= 0, "cross_entropy: soft_cap must not be negative");
+  check(args.smoothing >= 0 && args.smoothing < 1, "cross_entropy: smoothing is at least 0 and below 1");
+  check(!args.factors_loss || args.row_factors != nullptr, "cross_entropy: factors of losses are missing");
   OCTET_DISPATCH(stream, cross_entropy, args);
+}
+
+void row_entropy(Stream& stream, const RowEntropyArgs& args) {
+  check(is_matrix(args.logits) && (args.logits.rows == 0 || args.logits.cols > 0),
+        "row_entropy: logits must be [rows, vocabulary] T");
+  check(args.logits.rows == 0 || args.out, "row_entropy: out is missing");
+  check(args.soft_cap >= 0 && args.power >= 0, "row_entropy: soft_cap and power must not be negative");
+  OCTET_DISPATCH(stream, row_entropy, args);
 }
 
 void soft_cap(Stream& stream, Matrix x, float cap) {

@@ -15,6 +15,7 @@
 #include "octet/ops/dropout.h"
 #include "octet/ops/elementwise.h"
 #include "octet/ops/embedding.h"
+#include "octet/ops/embedding_noise.h"
 #include "octet/ops/expert_bias.h"
 #include "octet/ops/gated_activation.h"
 #include "octet/ops/gated_norm.h"
@@ -22,6 +23,7 @@
 #include "octet/ops/normed_rope.h"
 #include "octet/ops/optimizer.h"
 #include "octet/ops/output_gate.h"
+#include "octet/ops/preference.h"
 #include "octet/ops/quantize.h"
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"
@@ -159,10 +161,14 @@ inline QuantizeArgs matrix_of(const QuantizeEachArgs& a, std::int64_t i) {
   OP(gated_activation_backward, GatedActivationBackwardArgs) \
   OP(embedding, EmbeddingArgs)                               \
   OP(embedding_backward, EmbeddingBackwardArgs)              \
+  OP(embedding_noise, EmbeddingNoiseArgs)                    \
   OP(gather_rows, GatherRowsArgs)                            \
   OP(scatter_rows, ScatterRowsArgs)                          \
   OP(bias_backward, BiasBackwardArgs)                        \
   OP(cross_entropy, CrossEntropyArgs)                        \
+  OP(row_entropy, RowEntropyArgs)                            \
+  OP(answer_sums, AnswerSumsArgs)                            \
+  OP(preference_loss, PreferenceLossArgs)                    \
   OP(dora_scale, DoraScaleArgs)                              \
   OP(scale_columns, ScaleColumnsArgs)                        \
   OP(dot_columns, DotColumnsArgs)                            \

@@ -141,7 +141,7 @@ std::array<store::StepMessages, 4> Planner::messages(const plan::Choice& choice)
 plan::Work Planner::work(const plan::Choice& choice, const plan::Memory& memory) const {
   plan::Work work =
       train::work_of(build(choice), memory, config_.cutoff_len, batch(choice.micro).accumulation);
-  work.tokens = choice.micro * config_.cutoff_len;
+  work.tokens = choice.micro * config_.cutoff_len * (setup::trains_pairs(config_) ? 2 : 1);
   return work;
 }
 

@@ -158,11 +158,14 @@ void Reporter::Impl::log_step(const StepFacts& f) {
   if (!f.fp8->is_null()) row["fp8"] = *f.fp8;
   if (!f.fp8_layers->is_null()) row["fp8_layers"] = *f.fp8_layers;
   if (!f.experts->is_null()) row["experts"] = *f.experts;
+  for (const auto& [name, value] : f.extra) row[name] = value;
   log.append(std::move(row));
 
+  std::string extra;
+  for (const auto& [name, value] : f.extra) extra += ", '" + name + "': " + python_number(value, 4);
   std::string line =
       "{'loss': " + python_number(loss, 5) + ", 'grad_norm': " + python_number(f.grad_norm, 4) +
-      ", 'learning_rate': " + python_number(f.learning_rate, 5) +
+      ", 'learning_rate': " + python_number(f.learning_rate, 5) + extra +
       ", 'epoch': " + python_number(std::round(f.epoch * 100) / 100, 6) + "}  step " +
       std::to_string(f.step) + "/" + std::to_string(facts.total_steps) + ", " + python_number(seconds, 3) +
       " s/it, " + clock_time(figures.remaining_seconds()) + " left, " + rate_text(rate) + " tokens/s";
@@ -299,6 +302,7 @@ void Reporter::evaluation(const EvalFacts& facts) {
   results["eval_samples_per_second"] = facts.per_second(facts.samples);
   results["eval_steps_per_second"] = facts.per_second(facts.batches);
   if (facts.perplexity) results["perplexity"] = std::exp(facts.loss);
+  for (const auto& [name, value] : facts.extra) results["eval_" + name] = value;
   r.eval_results = results;
   r.figures.eval_loss = facts.loss;
   r.figures.pass(facts.seconds);
@@ -314,6 +318,7 @@ void Reporter::evaluation(const EvalFacts& facts) {
                      ", 'eval_samples_per_second': " + python_number(facts.per_second(facts.samples), 4) +
                      ", 'eval_steps_per_second': " + python_number(facts.per_second(facts.batches), 4);
   if (facts.perplexity) line += ", 'perplexity': " + python_number(std::exp(facts.loss), 5);
+  for (const auto& [name, value] : facts.extra) line += ", 'eval_" + name + "': " + python_number(value, 4);
   log::info(line + ", 'epoch': " + python_number(std::round(facts.epoch * 100) / 100, 6) + "}");
   if (r.board) r.board->evaluation(facts);
 }

@@ -234,6 +234,7 @@ void TensorBoard::evaluation(const EvalFacts& facts) {
                   {"eval/samples_per_second", facts.per_second(facts.samples)},
                   {"eval/steps_per_second", facts.per_second(facts.batches)}};
   add_experts("eval/experts/", *facts.experts, scalars);
+  for (const auto& [name, value] : facts.extra) scalars.emplace_back("eval/" + name, value);
   write(facts.step, scalars);
 }
 

@@ -88,6 +88,20 @@ Staging::Staging(Arena& arena, const StagingOptions& options)
         arena.reserve_as<std::int32_t>("batch/experts", sets_ * experts_of_set_, MemoryKind::pinned);
   }
   host_losses_ = arena.reserve_as<double>("batch/loss_sum", losses_, MemoryKind::pinned);
+  if (!options.pairs && !options.hits) return;
+  constexpr std::size_t figures = ops::kPreferenceFigures + 1;
+  figures_ = arena.reserve_as<double>("batch/figures", figures);
+  host_figures_ = arena.reserve_as<double>("batch/figures", figures, MemoryKind::pinned);
+  hits_ = figures_ + ops::kPreferenceFigures;
+  if (!options.pairs) return;
+  answers_ = arena.reserve_as<std::int32_t>("batch/answers", documents + 1);
+  references_ = arena.reserve_as<double>("batch/references", documents);
+  answers_of_set_ = aligned<std::int32_t>(documents + 1);
+  references_of_set_ = aligned<double>(documents);
+  host_answers_ =
+      arena.reserve_as<std::int32_t>("batch/answers", sets_ * answers_of_set_, MemoryKind::pinned);
+  host_references_ =
+      arena.reserve_as<double>("batch/references", sets_ * references_of_set_, MemoryKind::pinned);
 }
 
 void Staging::check_batch(const HostBatch& batch) const {
@@ -137,6 +151,7 @@ model::MicroBatch Staging::send(Stream& stream, const HostBatch& batch, std::siz
   m.label_rows = label_rows_, m.targets = targets_;
   m.names = names_;
   if (!batch.experts.empty()) m.experts = send_experts(stream, batch, host_set);
+  if (options_.pairs) m.pairs = send_pairs(stream, batch, host_set);
   m.labels = static_cast<std::int64_t>(batch.targets.size());
   m.documents = {.cu_seqlens = cu_seqlens_,
                  .host_cu_seqlens = cu_seqlens_of_[host_set].data(),
@@ -168,6 +183,41 @@ const std::int32_t* Staging::send_experts(Stream& stream, const HostBatch& batch
   }
   device_.copy_to_device(stream, experts_, host, blocks * each * sizeof(std::int32_t));
   return experts_;
+}
+
+// A document that fills a batch up is no answer.
+model::Pairs Staging::send_pairs(Stream& stream, const HostBatch& batch, std::size_t host_set) {
+  const auto count = static_cast<std::size_t>(2 * batch.pairs);
+  check(batch.documents() >= 2 * batch.pairs, "a pair has two documents");
+  check(batch.references.empty() || batch.references.size() == count, "every answer has a reference");
+  std::int32_t* const answers = host_answers_ + host_set * answers_of_set_;
+  for (std::size_t a = 0; a <= count; ++a) {
+    const std::int32_t token = batch.cu_seqlens.empty() ? 0 : batch.cu_seqlens[a];
+    answers[a] = static_cast<std::int32_t>(std::ranges::lower_bound(batch.label_rows, token) -
+                                           batch.label_rows.begin());
+  }
+  device_.copy_to_device(stream, answers_, answers, (count + 1) * sizeof(std::int32_t));
+  if (!batch.references.empty()) {
+    double* const references = host_references_ + host_set * references_of_set_;
+    std::ranges::copy(batch.references, references);
+    device_.copy_to_device(stream, references_, references, count * sizeof(double));
+  }
+  return {.count = batch.pairs, .answers = answers_, .references = references_, .figures = figures_};
+}
+
+void Staging::fetch_references(Stream& stream, std::int64_t pairs) {
+  check(references_ != nullptr, "references are of pairs");
+  device_.copy_to_host(stream, host_references_, references_,
+                       static_cast<std::size_t>(2 * pairs) * sizeof(double));
+}
+
+void Staging::clear_figures(Stream& stream) {
+  if (figures_ != nullptr) device_.zero(stream, figures_, (ops::kPreferenceFigures + 1) * sizeof(double));
+}
+
+void Staging::fetch_figures(Stream& stream) {
+  if (figures_ == nullptr) return;
+  device_.copy_to_host(stream, host_figures_, figures_, (ops::kPreferenceFigures + 1) * sizeof(double));
 }
 
 void Staging::clear_losses(Stream& stream, std::size_t count) {

@@ -8,6 +8,7 @@
 
 #include "octet/base/error.h"
 #include "octet/config/derive.h"
+#include "octet/setup/adapters.h"
 
 namespace octet::setup {
 namespace {
@@ -70,6 +71,52 @@ CastLog cast_log(const config::PrecisionKeys& config) {
 
 bool is_pretraining(const config::TemplateKeys& config) {
   return config.stage == "pt";
+}
+
+bool trains_pairs(const config::TemplateKeys& config) {
+  return config.stage == "dpo";
+}
+
+void require_no_pairs(const config::TemplateKeys& config, const std::string& command) {
+  if (!trains_pairs(config)) return;
+  throw Error({.what = command + " has no pairs of answers",
+               .expected = "stage: sft or pt",
+               .found = "stage: " + config.stage,
+               .where = "configuration key 'stage'",
+               .fix = "set stage: sft",
+               .code = ExitCode::usage});
+}
+
+bool precomputes_references(const config::TuningKeys& tuning, const config::PreferenceKeys& config) {
+  if (!preference_of(config).reads_references()) return false;
+  const bool switches = trains_adapters(tuning) && tuning.additional_target.empty() && !config.ref_model;
+  return config.precompute_ref_log_probs.value_or(!switches);
+}
+
+bool switches_adapters_off(const config::TuningKeys& tuning, const config::PreferenceKeys& config) {
+  return preference_of(config).reads_references() && !precomputes_references(tuning, config);
+}
+
+model::TokenLoss token_loss_of(const config::TokenLossKeys& config) {
+  model::TokenLoss loss{.smoothing = config.label_smoothing_factor, .by_probability = config.use_dft_loss};
+  if (config.use_eaft_loss) loss.entropy_power = config.eaft_alpha;
+  return loss;
+}
+
+ops::PreferenceRule preference_of(const config::PreferenceKeys& config) {
+  using enum ops::PreferenceKind;
+  const std::string& loss = config.pref_loss;
+  return {.kind = loss == "hinge"      ? hinge
+                  : loss == "ipo"      ? ipo
+                  : loss == "kto_pair" ? kto_pair
+                  : loss == "orpo"     ? orpo
+                  : loss == "simpo"    ? simpo
+                                       : sigmoid,
+          .beta = config.pref_beta,
+          .smoothing = config.dpo_label_smoothing,
+          .margin = config.simpo_gamma,
+          .supervised = config.pref_ftx,
+          .beyond = config.ld_alpha.value_or(1.0)};
 }
 
 bool is_strict(const config::MachineKeys& config) {
@@ -143,7 +190,8 @@ data::DataOptions data_options(const config::DataKeys& config) {
           .split = config.dataset_train_split.value_or(""),
           .dataset_dir = config.dataset_dir,
           .max_samples = config.max_samples,
-          .seed = config.order_seed()};
+          .seed = config.order_seed(),
+          .pairs = trains_pairs(config)};
 }
 
 data::MixOptions mix_options(const config::DataKeys& config) {
@@ -160,7 +208,8 @@ data::TemplateEncoderOptions encoder_options(const config::DataKeys& config, con
   data::TemplateEncoderOptions options;
   options.folder = model;
   options.template_name = config.template_name;
-  options.match_template = config.stage == "sft";
+  options.match_template = !is_pretraining(config);
+  options.pairs = trains_pairs(config);
   // LLaMA-Factory keeps one token of a packed sequence for its padding.
   const bool llamafactory = as_llamafactory(config);
   options.options.cutoff_len = config.cutoff_len - (llamafactory && config.packing ? 1 : 0);

@@ -29,7 +29,9 @@ runtime::StagingOptions staging_options(const runtime::InstanceOptions& options)
           .token_unit = options.token_unit,
           .host_sets = options.max_micro_batches,
           .losses = options.store.strict,
-          .names = options.architecture.tuning.drops(),
+          .names = options.architecture.tuning.drops() || options.transformer.embedding_noise > 0,
+          .hits = options.transformer.counts_hits,
+          .pairs = options.transformer.preference.has_value(),
           .routed = routed(options)};
 }
 
@@ -95,7 +97,9 @@ runtime::HostBatch largest_batch(const runtime::InstanceOptions& options) {
   const std::int64_t most = core.max_labels > 0 ? core.max_labels : core.max_tokens;
   runtime::HostBatch batch;
   batch.cu_seqlens.push_back(0);
-  for (std::int64_t d = 0; d < options.max_documents && batch.tokens() < core.max_tokens; ++d) {
+  const bool pairs = core.preference.has_value();
+  const std::int64_t documents = pairs ? options.max_documents / 2 * 2 : options.max_documents;
+  for (std::int64_t d = 0; d < documents && batch.tokens() < core.max_tokens; ++d) {
     const std::int64_t length = std::min(core.max_length, core.max_tokens - batch.tokens());
     std::vector<std::int32_t> ids(static_cast<std::size_t>(length)), labels;
     for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -109,6 +113,7 @@ runtime::HostBatch largest_batch(const runtime::InstanceOptions& options) {
       std::fill(labels.begin(), labels.end() - static_cast<std::ptrdiff_t>(left), -100);
     runtime::add_document(batch, ids, labels);
   }
+  if (pairs) batch.pairs = batch.documents() / 2;
   return batch;
 }
 
@@ -123,8 +128,14 @@ void Engine::rehearse() {
   audit() = before;
 }
 
+void Engine::run_passes(model::ParameterSource& source, const model::MicroBatch& batch, double* loss_sum,
+                        const model::LogitsHook& logits) {
+  if (options().adapters_off_reference) core().score_references(source, compute(), batch);
+  core().train(source, compute(), batch, loss_sum, logits);
+}
+
 void Engine::train_alone(model::ParameterSource& source, const runtime::HostBatch& batch) {
-  core().train(source, compute(), staging_.upload(compute(), batch, 0), staging_.loss_sum());
+  run_passes(source, staging_.upload(compute(), batch, 0), staging_.loss_sum());
   // Clears state that the end of a micro-batch would consume.
   if (precision::ScaleSet* scales = core().activation_scales(); scales != nullptr) {
     instance_.device().zero(compute(), scales->amaxes(),
@@ -149,8 +160,9 @@ void Engine::set_noise() {
 
 void Engine::begin(int micro_batches) {
   arena().seal();
-  label_tokens_ = 0;
+  terms_ = 0;
   staging_.clear_losses(compute(), staging_.losses());
+  staging_.clear_figures(compute());
   store().begin_step(micro_batches);
   set_noise();
   if (precision::CastStatistics* casts = core().casts()) {
@@ -162,19 +174,20 @@ void Engine::begin(int micro_batches) {
 void Engine::micro_batch(const runtime::HostBatch& batch, const model::LogitsHook& logits) {
   store().begin_micro_batch(micro_batch_, compute(), core().activation_scales());
   if (batch.tokens() == 0 && options().expert_size == 1) {
+    if (options().adapters_off_reference) store().pass_by(compute());
     store().contribute_nothing(compute());
   } else {
-    core().train(store(), compute(),
-                 staging_.upload(compute(), batch, static_cast<std::size_t>(micro_batch_)),
-                 staging_.loss_sum() + (staging_.losses() > 1 ? micro_batch_ : 0), logits);
+    run_passes(store(), staging_.upload(compute(), batch, static_cast<std::size_t>(micro_batch_)),
+               staging_.loss_sum() + (staging_.losses() > 1 ? micro_batch_ : 0), logits);
   }
-  label_tokens_ += batch.labels();
+  terms_ += batch.terms();
   store().end_micro_batch(compute());
   ++micro_batch_;
 }
 
 store::StepResult Engine::finish(double learning_rate, bool update) {
   staging_.fetch_losses(compute(), staging_.losses());
+  staging_.fetch_figures(compute());
   if (watched_.next) {  // casts of the weights before their update
     if (core().casts() != nullptr) core().casts()->collect(compute());
     store().collect_casts(compute());
@@ -182,7 +195,7 @@ store::StepResult Engine::finish(double learning_rate, bool update) {
   store().watch_casts(watched_.after);
   if (snapshot_) snapshot_->fence(compute());  // later work changes the state
   store().finish({.learning_rate = learning_rate,
-                  .label_tokens = label_tokens_,
+                  .label_tokens = terms_,
                   .loss_sum = staging_.loss_sum(),
                   .update = update},
                  compute());
@@ -201,21 +214,35 @@ std::vector<precision::CastRow> Engine::cast_rows() const {
 
 RankLoss Engine::own_loss() const {
   const double* losses = staging_.host_losses();
-  return {.sum = std::accumulate(losses, losses + staging_.losses(), 0.0), .label_tokens = label_tokens_};
+  return {.sum = std::accumulate(losses, losses + staging_.losses(), 0.0), .label_tokens = terms_};
 }
 
-void Engine::evaluate(const runtime::HostBatch& batch, double* loss_sum, std::int64_t* label_tokens) {
+void Engine::evaluate(const runtime::HostBatch& batch, double* loss_sum, std::int64_t* terms,
+                      EvaluationSums* more) {
   arena().seal();
+  const bool scores = options().adapters_off_reference;
   if (batch.tokens() == 0 && options().expert_size == 1) {
+    if (scores) store().pass_by(compute());
     store().pass_by(compute());
     return;
   }
   staging_.clear_losses(compute(), 1);
-  core().evaluate(store(), compute(), staging_.upload(compute(), batch, 0), staging_.loss_sum());
+  staging_.clear_figures(compute());
+  const model::MicroBatch uploaded = staging_.upload(compute(), batch, 0);
+  if (scores) core().score_references(store(), compute(), uploaded);
+  const bool counts = more != nullptr && options().transformer.counts_hits;
+  core().evaluate(store(), compute(), uploaded, staging_.loss_sum(), {}, counts ? staging_.hits() : nullptr);
   staging_.fetch_losses(compute(), 1);
+  staging_.fetch_figures(compute());
   compute().synchronize();
   *loss_sum += *staging_.host_losses();
-  *label_tokens += batch.labels();
+  *terms += batch.terms();
+  if (more == nullptr) return;
+  more->hits += staging_.host_hits();
+  more->labels += batch.labels();
+  const std::span<const double> figures = staging_.host_figures();
+  more->figures.resize(figures.size());
+  for (std::size_t i = 0; i < figures.size(); ++i) more->figures[i] += figures[i];
 }
 
 std::vector<double> Engine::log_probabilities(const runtime::HostBatch& batch) {

@@ -80,7 +80,8 @@ void Evaluations::evaluate(double epoch) {
   model::Transformer& core = parts_.engine->core();
   core.take_expert_loads(model::LoadOf::evaluation);  // of other passes without training
   std::vector<double> losses;                         // of each batch of this rank
-  std::int64_t labels = 0;
+  std::int64_t terms = 0;
+  EvaluationSums sums;
   for (std::int64_t first = 0; first < items; first += each) {
     std::vector<std::int64_t> which;
     for (std::int64_t i = 0; i < micro; ++i) {
@@ -88,7 +89,7 @@ void Evaluations::evaluate(double epoch) {
       which.push_back(item < items ? item : -1);
     }
     parts_.engine->evaluate(feed::make_batch(corpus.evaluation, corpus.evaluation_items, which),
-                            &losses.emplace_back(0.0), &labels);
+                            &losses.emplace_back(0.0), &terms, &sums);
   }
   const auto batches = static_cast<std::int64_t>(losses.size());
   const auto of_ranks = job.all_gather_bytes(
@@ -102,12 +103,22 @@ void Evaluations::evaluate(double epoch) {
       total += part;
     }
   }
-  labels = job.all_sum(labels);
-  latest_ = {.step = run_.step, .loss = total / static_cast<double>(std::max<std::int64_t>(1, labels))};
+  terms = job.all_sum(terms);
+  latest_ = {.step = run_.step, .loss = total / static_cast<double>(std::max<std::int64_t>(1, terms))};
   if (lowest_.step < 0 || latest_.loss < lowest_.loss) lowest_ = latest_;
   JsonMember experts;
   if (parts_.architecture.experts.count > 0)
     experts = expert_fields(loads_of_all(job, core.take_expert_loads(model::LoadOf::evaluation)));
+  std::vector<std::pair<std::string, double>> extra;
+  if (run_.config.compute_accuracy) {
+    const std::int64_t labels = job.all_sum(sums.labels);
+    const double hits = sum_of_ranks(job, {sums.hits}).front();
+    extra.emplace_back("accuracy", hits / static_cast<double>(std::max<std::int64_t>(1, labels)));
+  }
+  if (setup::trains_pairs(run_.config)) {
+    sums.figures.resize(ops::kPreferenceFigures);
+    extra = preference_fields(sum_of_ranks(job, sums.figures), setup::preference_of(run_.config));
+  }
   if (!parts_.reporter) return;
   parts_.reporter->evaluation({.step = run_.step,
                                .epoch = epoch,
@@ -116,7 +127,8 @@ void Evaluations::evaluate(double epoch) {
                                .samples = items,
                                .batches = batches,
                                .perplexity = setup::is_pretraining(run_.config),
-                               .experts = experts});
+                               .experts = experts,
+                               .extra = std::move(extra)});
 }
 
 bool Evaluations::is_due() const {

@@ -161,9 +161,12 @@ runtime::InstanceOptions worst_options(const config::Config& config, const model
   const bool evaluates = config.val_size > 0 || !config.eval_dataset.empty();
   const std::int64_t rows =
       evaluates ? std::max(choice.micro, config::evaluation_batch(config, choice.micro)) : choice.micro;
-  const std::int64_t tokens = rows * config.cutoff_len;
+  // A pair has two documents of cutoff_len.
+  const std::int64_t each = setup::trains_pairs(config) ? 2 : 1;
+  const std::int64_t tokens = each * rows * config.cutoff_len;
   // Only the data determine the documents of a packed row. They need one number each.
-  const std::int64_t documents = config.packing || config.neat_packing ? tokens / 16 + rows : rows;
+  const std::int64_t documents =
+      config.packing || config.neat_packing ? tokens / 16 + each * rows : each * rows;
   runtime::InstanceOptions options =
       setup::instance_options(config, architecture, tokens, config.cutoff_len, documents);
   config::Config chosen = config;

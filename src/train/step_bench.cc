@@ -19,6 +19,7 @@
 #include "octet/model/shapes.h"
 #include "octet/report/number.h"
 #include "octet/setup/model_options.h"
+#include "octet/setup/run_options.h"
 #include "octet/train/engine.h"
 #include "octet/train/fit.h"
 #include "octet/train/rehearsal.h"
@@ -127,6 +128,7 @@ void Bench::prepare() {
   const auto start = Clock::now();
   runtime::InstanceOptions how;
   job_.together([&] {
+    setup::require_no_pairs(config_, "trainer bench");
     const model::Architecture architecture = model::find_shape(options_.model);
     batch_ = config::resolve_batch(config_, job_.size());
     shape_.rows = batch_.micro, shape_.vocabulary = architecture.vocabulary;

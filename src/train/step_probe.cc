@@ -13,6 +13,7 @@
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/model_options.h"
+#include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
 #include "octet/train/engine.h"
 #include "octet/train/fit.h"
@@ -359,6 +360,7 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
   Collected result;
   runtime::InstanceOptions how;
   job.together([&] {
+    setup::require_no_pairs(config, "trainer probe");
     how = setup::instance_options(config, architecture, tokens, batches.length, documents);
     for (runtime::AddedAdapter& adapter : setup::added_adapters(model.adapters, architecture))
       how.added.push_back(std::move(adapter));

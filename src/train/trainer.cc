@@ -31,6 +31,7 @@
 #include "saves/memory_saves.h"
 #include "saves/saves.h"
 #include "sizing/sizing.h"
+#include "start/references.h"
 #include "start/run_start.h"
 #include "start/start_notes.h"
 #include "train_steps.h"
@@ -79,6 +80,7 @@ class Run {
   Sizing sizing_{run_, parts_};
   StartNotes notes_{run_, parts_, sizing_, saves_};
   RunStart start_{run_, parts_, sizing_, evaluations_, notes_};
+  References references_{run_, parts_, sizing_};
 };
 
 void Run::prepare() {
@@ -88,6 +90,7 @@ void Run::prepare() {
   saves_.open();
   notes_.open_error_log();
   start_.read_model();
+  references_.check_model();
   memory_saves_.open();
   start_.open_checkpoint();
   // Tokenizing long texts can take hours.
@@ -95,6 +98,7 @@ void Run::prepare() {
   start_.read_data();
   sizing_.choose();
   start_.continue_data();
+  references_.prepare();
   run_.begins_once("the loading of model and checkpoint");
   start_.prepare_schedule();
   prepare_engine();

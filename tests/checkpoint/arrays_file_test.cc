@@ -28,6 +28,7 @@ ArraysFile some_arrays() {
       {2, 2},
       raw<std::uint16_t>({to_f16(-0.5f), to_f16(0.333251953125f), to_f16(6e-8f), 0xfbff})};
   file.arrays["floats"] = {ArrayType::f32, {1}, raw<float>({1e-7f})};
+  file.arrays["doubles"] = {ArrayType::f64, {2}, raw<double>({-1.1, 1e300})};
   file.arrays["numbers"] = {ArrayType::i64, {2}, raw<std::int64_t>({-1, std::int64_t{1} << 40})};
   file.arrays["none"] = {ArrayType::f16, {0, 4}, ""};
   file.arrays["large"] = {ArrayType::f32, {100'000}, std::string(400'000, '\3')};

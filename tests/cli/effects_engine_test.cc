@@ -10,6 +10,7 @@
 #include "octet/model/shapes.h"
 #include "octet/optim/schedule.h"
 #include "octet/setup/model_options.h"
+#include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
 #include "octet/train/engine.h"
 #include "octet/train/fit.h"
@@ -49,7 +50,7 @@ const model::Architecture& architecture() {
   return made;
 }
 
-runtime::HostBatch batch_of(int step, int micro_batch, int rank) {
+runtime::HostBatch batch_of(int step, int micro_batch, int rank, bool pairs) {
   runtime::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   for (const int length : {9, 14}) {
@@ -59,6 +60,7 @@ runtime::HostBatch batch_of(int step, int micro_batch, int rank) {
     }
     runtime::add_document(batch, ids, ids);
   }
+  if (pairs) batch.pairs = 1, batch.references = {-45, -73};
   return batch;
 }
 
@@ -95,16 +97,17 @@ Shown train_steps(const config::Resolved& r, int ranks = 1,
     train::Engine engine(device, job, data, options_of(r.config, model));
     engine.initialise(static_cast<std::uint64_t>(r.config.seed));
     const optim::Schedule schedule(setup::schedule_options(r.config, kSteps));
+    const bool pairs = setup::trains_pairs(r.config);
     std::string numbers;
     for (int step = 0; step < kSteps; ++step) {
       engine.begin(2);
-      for (int m = 0; m < 2; ++m) engine.micro_batch(batch_of(step, m, job.rank()));
+      for (int m = 0; m < 2; ++m) engine.micro_batch(batch_of(step, m, job.rank(), pairs));
       const store::StepResult result = engine.finish(schedule.learning_rate(step));
       numbers += exactly(result.loss_sum) + exactly(result.grad_norm);
     }
     double loss = 0;
     std::int64_t labels = 0;
-    engine.evaluate(batch_of(99, 0, 0), &loss, &labels);
+    engine.evaluate(batch_of(99, 0, 0, pairs), &loss, &labels);
     engine.store().synchronize(engine.compute());  // messages to other ranks may still be in flight
     if (job.rank() != 0) return;
     shown.numbers = numbers + exactly(loss);
@@ -363,6 +366,23 @@ std::vector<KeyRow> optimizer_rows() {
   };
 }
 
+std::vector<KeyRow> loss_rows() {
+  const Keys pairs{{"stage", "dpo"}};
+  return {
+      {"label_smoothing_factor", {}, {{"0.1"}, {"0.5"}}, numbers},
+      {"use_dft_loss", {}, {{"true"}}, numbers},
+      {"use_eaft_loss", {}, {{"true"}}, numbers},
+      {"eaft_alpha", {{"use_eaft_loss", "true"}}, {{"0.5"}, {"2"}}, numbers},
+      {"neftune_noise_alpha", {}, {{"5"}, {"15"}}, numbers},
+      {"pref_loss", pairs, {{"hinge"}, {"ipo"}, {"kto_pair"}, {"orpo"}, {"simpo"}}, numbers},
+      {"pref_beta", pairs, {{"0.05"}, {"0.5"}}, numbers},
+      {"pref_ftx", pairs, {{"0.5"}, {"1"}}, numbers},
+      {"dpo_label_smoothing", pairs, {{"0.1"}, {"0.4"}}, numbers},
+      {"simpo_gamma", with(pairs, {{"pref_loss", "simpo"}}), {{"0"}, {"2"}}, numbers},
+      {"ld_alpha", pairs, {{"0"}, {"0.5"}}, numbers},
+  };
+}
+
 TEST(Effects, OfPrecision) {
   expect_effects(precision_rows());
 }
@@ -375,12 +395,15 @@ TEST(Effects, OfMemory) {
 TEST(Effects, OfTheOptimizer) {
   expect_effects(optimizer_rows());
 }
+TEST(Effects, OfTheLoss) {
+  expect_effects(loss_rows());
+}
 
 }  // namespace
 
 std::vector<KeyRow> engine_rows() {
   std::vector<KeyRow> all;
-  for (const auto& rows : {precision_rows(), sharing_rows(), memory_rows(), optimizer_rows()})
+  for (const auto& rows : {precision_rows(), sharing_rows(), memory_rows(), optimizer_rows(), loss_rows()})
     all.insert(all.end(), rows.begin(), rows.end());
   return all;
 }

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "cli/effects.h"
+#include "cli/pairs.h"
 #include "cli/task.h"
 #include "octet/base/json.h"
 #include "octet/config/config.h"
@@ -558,9 +559,43 @@ TEST(Effects, OfOutput) {
 
 }  // namespace
 
+namespace {
+
+/// Observes the first logged margin of rewards.
+std::string first_margin(const Ran& ran) {
+  return ran.rows("rewards/margins", [](const Json& row) {
+    return row["current_steps"] == 1 ? row["rewards/margins"].dump() : "";
+  });
+}
+
+std::vector<KeyRow> preference_rows() {
+  const Keys pairs{{"stage", "dpo"}, {"dataset", Pairs::get().file()}, {"max_steps", "1"}};
+  Keys adapters = pairs;
+  adapters["finetuning_type"] = "lora";
+  return {
+      {"compute_accuracy",
+       {{"val_size", "2"}, {"eval_strategy", "steps"}, {"eval_steps", "3"}},
+       {{"true", "3"}},
+       run([](const Ran& ran) { return ran.steps("eval_accuracy"); })},
+      {"ref_model", pairs, {{Pairs::get().other_model()}}, run(first_margin), "0.0"},
+      {"precompute_ref_log_probs",
+       adapters,
+       {{"true", "there"}},
+       run([](const Ran& ran) { return exists(ran.in_output("reference.h5")); }),
+       "not there"},
+  };
+}
+
+TEST(Effects, OfPreferences) {
+  expect_effects(preference_rows());
+}
+
+}  // namespace
+
 std::vector<KeyRow> run_rows() {
   std::vector<KeyRow> all;
-  for (const auto& rows : {adapter_rows(), freezing_rows(), course_rows(), check_rows(), output_rows()})
+  for (const auto& rows :
+       {adapter_rows(), freezing_rows(), course_rows(), check_rows(), output_rows(), preference_rows()})
     all.insert(all.end(), rows.begin(), rows.end());
   return all;
 }

@@ -224,7 +224,7 @@ TEST(Axolotl, WhatIsNotBuiltIsRefusedByItsOwnName) {
            {"adapter: ia3", "lora or qlora"},
            {"load_in_4bit: true", "adapter: qlora"},
            {"load_in_8bit: true", "'load_in_8bit' is not supported"},
-           {"rl: dpo", "only supervised training is built"},
+           {"rl: dpo", "use stage: dpo with pref_loss for preferences"},
            {"sequence_length: 9", "did you mean 'sequence_len'?"},
            {"micro_batch_sise: 9", "did you mean 'micro_batch_size'?"},
            {"datasets: [{pth: a}]", "did you mean 'path'?"},

@@ -269,12 +269,12 @@ TEST(Load, KeysOfAdaptersThatContradictAreRefused) {
 
 TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
   for (const char* yaml :
-       {"pissa_init: true", "stage: dpo", "finetuning_type: lora\nquantization_bit: 8",
+       {"pissa_init: true", "stage: kto", "finetuning_type: lora\nquantization_bit: 8",
         "quantization_type: fp4", "quantization_method: hqq", "fp16: true", "use_galore: true",
-        "optim: adafactor", "neftune_noise_alpha: 5", "label_smoothing_factor: 0.1", "save_strategy: best",
-        "do_predict: true", "fsdp: full_shard", "rope_scaling: yarn",
-        "fp8_enable_fsdp_float8_all_gather: true", "do_train: false", "group_by_length: true",
-        "average_tokens_across_devices: false", "fsdp_config: {a: 1}"}) {
+        "optim: adafactor", "use_asft_loss: true", "save_strategy: best", "do_predict: true",
+        "fsdp: full_shard", "rope_scaling: yarn", "fp8_enable_fsdp_float8_all_gather: true",
+        "do_train: false", "group_by_length: true", "average_tokens_across_devices: false",
+        "fsdp_config: {a: 1}"}) {
     EXPECT_SAYS(refusal(yaml), "is not supported");
     EXPECT_SAYS(refusal(yaml), "to do:") << yaml;
   }
@@ -313,7 +313,7 @@ TEST(Load, AdaptersAreAskedForByFinetuningType) {
 TEST(Load, ARefusedValueThatIsReplacedIsNotRefused) {
   const std::pair<std::string, std::string> cases[] = {
       {"finetuning_type: oft", "finetuning_type=full"},
-      {"stage: dpo", "stage=sft"},
+      {"stage: kto", "stage=sft"},
       {"fp16: true", "fp16=false"},
       {"fp16: true", "fp16=null"},
       {"use_galore: true", "use_galore=false"},

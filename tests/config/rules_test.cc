@@ -167,7 +167,7 @@ TEST(Refusals, OfOtherTrainersKeysSayWhatToDo) {
       {"", "early_stopping_steps: 3"},
       {"", "use_galore: true"},
       {"", "fp16: true"},
-      {"", "label_smoothing_factor: 0.1"},
+      {"", "use_asft_loss: true"},
       {"", "deepspeed: {sparse_gradients: true}"},
       {"", "deepspeed: {amp: {enabled: true}}"},
       {"", "deepspeed: {tensor_parallel: {autotp_size: 2}}"},

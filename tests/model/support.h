@@ -345,6 +345,10 @@ struct RunOptions {
   bool gradients = true;
   std::int64_t spare_tokens = 0;  ///< additional tokens of room in the buffers
   double router_z_loss = 0, expert_capacity = 0;
+  TokenLoss token_loss = {};
+  std::optional<ops::PreferenceRule> preference = {};
+  bool counts_hits = false;
+  double embedding_noise = 0;
 };
 
 struct RunResult {
@@ -369,7 +373,11 @@ class Machine {
               .recompute = options.recompute,
               .router_z_loss = options.router_z_loss,
               .expert_capacity = options.expert_capacity,
-              .logits_bytes = options.logits_bytes},
+              .logits_bytes = options.logits_bytes,
+              .token_loss = options.token_loss,
+              .preference = options.preference,
+              .counts_hits = options.counts_hits,
+              .embedding_noise = options.embedding_noise},
              &audit),
         loss(arena.reserve_as<double>("loss", 1)) {}
 

@@ -15,7 +15,8 @@ enum class RandomUse : std::uint32_t {
   rounding = 3,
   dropout = 4,
   data = 5,
-  sampling = 6
+  sampling = 6,
+  noise = 7
 };
 
 /// The rounds of Philox4x32 on a counter. Ten are its authors' default. Seven are the fewest that pass all of

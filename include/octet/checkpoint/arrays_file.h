@@ -9,7 +9,7 @@
 namespace octet::checkpoint {
 
 /// Element types in the file, little-endian. f16 is IEEE half.
-enum class ArrayType : std::uint8_t { u32, i64, f16, f32 };
+enum class ArrayType : std::uint8_t { u32, i64, f16, f32, f64 };
 
 /// Returns the bytes of one element.
 std::int64_t size_of(ArrayType type);

@@ -57,6 +57,28 @@ struct SeedKeys {
   std::uint64_t order_seed() const;
 };
 
+/// Changes to the loss of trained tokens, and noise on their embeddings.
+struct TokenLossKeys {
+  double label_smoothing_factor = 0;
+  bool use_dft_loss = false;
+  bool use_eaft_loss = false;
+  double eaft_alpha = 1.0;
+  std::optional<double> neftune_noise_alpha;
+  bool compute_accuracy = false;
+};
+
+/// Preferences between two answers: stage: dpo.
+struct PreferenceKeys {
+  std::string pref_loss = "sigmoid";
+  double pref_beta = 0.1;
+  double pref_ftx = 0;
+  double dpo_label_smoothing = 0;
+  double simpo_gamma = 0.5;
+  std::optional<double> ld_alpha;
+  std::optional<std::string> ref_model;
+  std::optional<bool> precompute_ref_log_probs;
+};
+
 /// Conversations as tokens and labels.
 struct TemplateKeys {
   std::string stage = "sft";

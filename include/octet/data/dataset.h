@@ -32,6 +32,7 @@ struct Sample {
   std::string text;                          ///< plain text, when turns is empty
   bool plain = false;                        ///< the row is plain text
   std::optional<bool> enable_thinking = {};  ///< a value of the row overrides the configuration
+  std::optional<Turn> rejected = {};  ///< of a pair: the rejected answer; the last turn is the chosen one
 };
 
 /// Contents of rows that are not read, such as unknown fields, with the number of rows that have them.
@@ -43,12 +44,15 @@ struct RowFormat {
   // Names of columns; "" = the row has no such column.
   std::string prompt = "instruction", query = "input", response = "output", history;
   std::string messages = "conversations", system, tools;
+  /// Columns of a chosen and a rejected answer; "" = rows have no pairs of answers.
+  std::string chosen, rejected;
   // Tags of sharegpt messages.
   std::string role_tag = "from", content_tag = "value", user_tag = "human", assistant_tag = "gpt";
   std::string observation_tag = "observation", function_tag = "function_call", system_tag = "system";
   std::vector<std::string> media;  ///< columns of images, videos and sounds; rows with media are refused
   bool any_role = false;           ///< reads the roles of all known formats, not only the tags above
   bool any_order = false;          ///< allows messages in any order; the template may refuse them
+  bool has_pairs() const { return !chosen.empty(); }
   bool operator==(const RowFormat&) const = default;
 };
 
@@ -89,18 +93,25 @@ std::string turn_of_role(const RowFormat& format, const std::string& role);
 /// match.
 RowFormat detect_format(const Json& row, const std::string& where);
 
+/// Detects the format of a row with the columns chosen and rejected, like LLaMA-Factory, TRL, axolotl and
+/// verl write it. The question is in messages, conversations, instruction, prompt, question or input. Or both
+/// answers are conversations that differ in their last message. Throws Error like detect_format().
+RowFormat detect_pairs(const Json& row, const std::string& where);
+
 /// Columns of data sets without a dataset_info.json entry. "": the format is detected from column names.
 struct Columns {
   std::string messages;          ///< conversations
   std::string prompt, response;  ///< or a question and an answer
 };
 
-/// Returns the format of rows with texts in these columns. `row` is one of the rows.
-RowFormat format_of_columns(const Columns& columns, const Json& row);
+/// Returns the format of rows with texts in these columns. `row` is one of the rows. `pairs`: rows have pairs
+/// of answers, and `response` is the column of chosen ones.
+RowFormat format_of_columns(const Columns& columns, const Json& row, bool pairs = false);
 
 /// Reads an entry of dataset_info.json. If it has `columns`, unlisted columns are absent. Otherwise columns
-/// have their default names.
-RowFormat format_of_entry(const Json& entry, const std::string& name, const std::string& where);
+/// have their default names. Throws Error unless "ranking" is true for pairs of answers, and false without.
+RowFormat format_of_entry(const Json& entry, const std::string& name, const std::string& where,
+                          bool pairs = false);
 
 /// One data set: the rows of its files, possibly limited or sampled.
 struct DataSource {
@@ -136,6 +147,7 @@ struct DataOptions {
   std::optional<std::int64_t> max_samples;
   std::uint64_t seed = 42;
   std::string key = "dataset";  ///< configuration key, for messages
+  bool pairs = false;           ///< rows are pairs of answers
 };
 
 /// Resolves names (dataset_info.json), paths, folders and globs. Throws Error for a missing data set (with

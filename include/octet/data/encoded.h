@@ -46,6 +46,9 @@ struct Encoded {
   LongArray<std::int64_t> begins{0};  ///< document d owns [begins[d], begins[d + 1])
   LongArray<std::int64_t> rows;       ///< [documents] the row of the data set of each document
   EncodingCounts counts;
+  /// [documents] log-probabilities of answers for the reference of preferences; empty: not known. Not copied
+  /// with documents.
+  std::vector<double> references;
 
   std::int64_t documents() const { return static_cast<std::int64_t>(begins.size()) - 1; }
   std::int64_t length(std::int64_t d) const {
@@ -87,6 +90,8 @@ struct Items {
   /// Documents of an item attend to each other and predict each other's first tokens. Positions still restart
   /// at each document.
   bool shared_context = false;
+  /// Documents of an item are pairs: chosen answer, rejected answer, …
+  bool pairs = false;
   std::int64_t size() const { return static_cast<std::int64_t>(begins.size()) - 1; }
   /// Returns the tokens of an item, and of the longest item.
   std::int64_t tokens(const Encoded& set, std::int64_t item) const;
@@ -98,9 +103,15 @@ struct Items {
 /// Returns one item per document.
 Items one_each(const Encoded& set);
 
+/// Returns one item per pair of answers, for a set of pairs.
+Items one_each_pair(const Encoded& set);
+
 /// Packs the whole set by best-fit decreasing: each document joins the sequence of `capacity` tokens that it
 /// leaves with the least free room. Deterministic: documents of equal length keep their order.
 Items pack_best_fit(const Encoded& set, std::int64_t capacity);
+
+/// Like pack_best_fit(), for a set of pairs: both answers of a pair are in one item.
+Items pack_pairs(const Encoded& set, std::int64_t capacity);
 
 // LLaMA-Factory's packing, for runs that must reproduce its sequences. The default packing is pack_best_fit
 // (encoded.h). It uses the whole set, so it fills sequences better, and it never lets documents attend to

@@ -26,6 +26,7 @@ struct EncodedSample {
   bool truncated = false;
   bool cut_answer = false;  ///< the last answer lost its end
   bool fragment = false;    ///< part of a later block: kept even if it has no trained token
+  bool pair = false;        ///< two documents, a chosen and a rejected answer, which are kept together
 };
 
 /// Turns samples into tokens and labels. Thread-safe.

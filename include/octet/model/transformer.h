@@ -3,12 +3,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "octet/model/architecture.h"
 #include "octet/model/group_messages.h"
 #include "octet/model/kv_cache.h"
 #include "octet/model/parameter_source.h"
+#include "octet/ops/preference.h"
 #include "octet/ops/wire.h"
 #include "octet/precision/audit.h"
 #include "octet/precision/quantizer.h"
@@ -26,6 +28,13 @@ enum class Recompute { none, norms, qkv, full };
 
 /// Upper limit of TransformerOptions::max_tokens.
 inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;
+
+/// Changes to the cross-entropy of label rows, in training and evaluation (ops/cross_entropy.h).
+struct TokenLoss {
+  double smoothing = 0;                 ///< label smoothing
+  bool by_probability = false;          ///< each row counts by the probability of its target (DFT)
+  std::optional<double> entropy_power;  ///< each row counts by its entropy to this power (EAFT)
+};
 
 /// Sizes and modes of a core. All buffers are reserved for these sizes.
 struct TransformerOptions {
@@ -47,6 +56,13 @@ struct TransformerOptions {
   /// of the head, so this traffic limits the speed of small chunks of a large vocabulary. If the head is
   /// frozen, a chunk has half of these bytes.
   std::size_t logits_bytes = std::size_t{1} << 30;
+  TokenLoss token_loss = {};
+  /// The loss of a micro-batch is the loss of its pairs (MicroBatch::pairs) instead.
+  std::optional<ops::PreferenceRule> preference = {};
+  /// evaluate() can count label rows with the target as the most probable token.
+  bool counts_hits = false;
+  /// Noise on the embeddings in training (ops/embedding_noise.h); 0: none. Needs MicroBatch::names.
+  double embedding_noise = 0;
   /// Fixes the summation order of GEMMs and attention (GemmArgs::fixed_order, AttentionArgs::fixed_order).
   /// Results do not depend on the number of threads, and the logits of a token do not depend on other tokens
   /// of the batch: decode() returns the same bits as evaluate(). Not supported with FP8 on a GPU, or with a
@@ -73,6 +89,17 @@ struct TransformerOptions {
   bool sums_by_source = false;
 };
 
+/// Pairs of answers in a micro-batch, for TransformerOptions::preference (ops/preference.h).
+struct Pairs {
+  std::int64_t count = 0;
+  /// [2 * count + 1], device: the first label row of each answer, and the number of label rows. Answers are
+  /// chosen, rejected, chosen, …
+  const std::int32_t* answers = nullptr;
+  /// [2 * count], device: log-probabilities of the answers for the reference. Null if the loss reads none.
+  double* references = nullptr;
+  double* figures = nullptr;  ///< [ops::kPreferenceFigures], device: sums over pairs are added
+};
+
 /// A flat micro-batch: the tokens of its documents are concatenated without padding. All pointers are device
 /// memory, except host_cu_seqlens. Ids are below the vocabulary size, and positions below max_positions.
 struct MicroBatch {
@@ -89,6 +116,7 @@ struct MicroBatch {
   /// instead of the choice of the routers, in descending order of their weights. A first expert below 0: the
   /// router chooses. Not for evaluate().
   const std::int32_t* experts = nullptr;
+  Pairs pairs = {};
 };
 
 /// Called with the logits of label rows [first_row, first_row + logits.rows) before the loss overwrites them.
@@ -153,9 +181,14 @@ class Transformer {
   /// tensor: if no earlier block and no embedding is trained, `d_in` is not written.
   void backward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
                 const ops::ConstMatrix& d_out, const ops::Matrix& d_in);
-  /// Runs only forward. Records no amaxes into FP8 histories.
+  /// Runs only forward. Records no amaxes into FP8 histories. *hits (device) += the number of label rows with
+  /// their target as the most probable token. Requires TransformerOptions::counts_hits unless `hits` is null.
   void evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
-                const LogitsHook& logits = {});
+                const LogitsHook& logits = {}, double* hits = nullptr);
+  /// Runs only forward, like evaluate(), with adapters switched off, and writes batch.pairs.references.
+  /// Without a change of weights, and with adapters that add nothing, the values have the bits of the
+  /// log-probabilities that train() computes. May be called between the micro-batches of a step.
+  void score_references(ParameterSource& source, Stream& stream, const MicroBatch& batch);
   /// Appends tokens to the cache and writes the logits of batch.rows, in their order: [row_count, vocabulary
   /// of the share], f32 or compute dtype. With fixed_order, logits in the compute dtype have the bits that
   /// evaluate() passes to its hook. A core without the first block reads hidden states from `in`. A core

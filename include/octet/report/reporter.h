@@ -92,7 +92,7 @@ struct StepFacts {
   JsonMember fp8, fp8_layers;
   /// The load of experts: the field "experts" of the row. Null: the field is omitted.
   JsonMember experts;
-  std::vector<std::pair<std::string, double>> extra;  ///< optional tags with values ("fp8/overflows", 3)
+  std::vector<std::pair<std::string, double>> extra;  ///< more fields of the row: "rewards/chosen", 0.3
 };
 
 struct EvalFacts {
@@ -104,6 +104,8 @@ struct EvalFacts {
   std::int64_t batches = 0;
   bool perplexity = false;  ///< also report exp(loss)
   JsonMember experts;       ///< the load of experts: the field "eval_experts"; null: omitted
+  /// More fields of the row, which begin with "eval_" there: "accuracy", 0.7.
+  std::vector<std::pair<std::string, double>> extra = {};
 
   /// Returns `count` divided by the seconds of the evaluation, or 0 without time.
   double per_second(std::int64_t count) const {

@@ -48,6 +48,9 @@ struct InstanceOptions {
   /// default of the device.
   std::optional<bool> reproducible;
   bool claims = false;  ///< Stream::claims of its stream
+  /// With TransformerOptions::preference: the reference of a pair is the model without its adapters, and a
+  /// pass before each micro-batch computes its log-probabilities.
+  bool adapters_off_reference = false;
   /// Reserves host memory for a copy of this rank's part of a checkpoint, which is saved concurrently with
   /// steps.
   bool snapshot = false;

@@ -24,11 +24,17 @@ struct HostBatch {
   std::vector<std::int32_t> experts;
   std::vector<std::int64_t> rows;  ///< of the data set: of each document that a loader added
   std::int64_t items = 0;          ///< samples
-  std::int64_t max_length = 0;     ///< of a document
+  /// The first 2 * pairs documents are chosen, rejected, chosen, …; see MicroBatch::pairs.
+  std::int64_t pairs = 0;
+  /// [2 * pairs] log-probabilities of the answers for the reference; empty: not known.
+  std::vector<double> references;
+  std::int64_t max_length = 0;  ///< of a document
   std::int64_t tokens() const { return static_cast<std::int64_t>(ids.size()); }
   std::int64_t documents() const { return static_cast<std::int64_t>(cu_seqlens.size()) - 1; }
   /// Targets that count.
   std::int64_t labels() const;
+  /// The terms of the loss: pairs, or else targets that count.
+  std::int64_t terms() const { return pairs > 0 ? pairs : labels(); }
 };
 
 /// Adds a document to a batch. The last token of a document predicts nothing, and a token is a target only
@@ -52,6 +58,8 @@ struct StagingOptions {
   int host_sets = 1;    ///< batches in flight at once
   bool losses = false;  ///< one sum of losses per batch in flight, else one sum
   bool names = false;   ///< tokens have names on the device, too
+  bool hits = false;    ///< evaluations count hits
+  bool pairs = false;   ///< batches have pairs of answers, and figures of them
   /// Experts that batches give for their tokens (HostBatch::experts).
   struct Routed {
     std::int64_t blocks = 0, taken = 0;  ///< blocks with experts, experts per token; 0: none are given
@@ -77,6 +85,22 @@ class Staging {
   /// Sets the number of seed and step that is mixed into the names of later tokens.
   void set_noise(std::uint64_t noise) { noise_ = noise; }
 
+  /// Device memory with one number, to which evaluations add hits (Transformer::evaluate).
+  double* hits() const { return hits_; }
+  /// Enqueue the zeroing of hits and figures of pairs, and their copy to the host.
+  void clear_figures(Stream& stream);
+  void fetch_figures(Stream& stream);
+  /// Valid after the stream is synchronised: hits, and figures in the order of ops::PreferenceFigure.
+  double host_hits() const { return host_figures_ == nullptr ? 0.0 : host_figures_[ops::kPreferenceFigures]; }
+  std::span<const double> host_figures() const {
+    return {host_figures_, host_figures_ == nullptr ? 0u : ops::kPreferenceFigures};
+  }
+
+  /// Enqueues the copy of the log-probabilities of `pairs` pairs to the host.
+  void fetch_references(Stream& stream, std::int64_t pairs);
+  /// [2 * pairs], valid after the stream is synchronised.
+  const double* host_references() const { return host_references_; }
+
   /// Device memory [losses()], to which the module adds the losses of batches.
   double* loss_sum() const { return loss_sum_; }
   std::size_t losses() const { return losses_; }
@@ -91,6 +115,7 @@ class Staging {
   model::MicroBatch send(Stream& stream, const HostBatch& batch, std::size_t host_set);
   const std::int32_t* send_experts(Stream& stream, const HostBatch& batch, std::size_t host_set);
   void send_names(Stream& stream, const HostBatch& batch, std::uint64_t* host);
+  model::Pairs send_pairs(Stream& stream, const HostBatch& batch, std::size_t host_set);
 
   Device& device_;
   StagingOptions options_;
@@ -99,12 +124,21 @@ class Staging {
   std::int32_t* host_words_ = nullptr;
   std::uint64_t* host_names_ = nullptr;
   std::int32_t* host_experts_ = nullptr;
+  std::int32_t* host_answers_ = nullptr;
+  double* host_references_ = nullptr;
   std::size_t words_of_set_ = 0, names_of_set_ = 0, experts_of_set_ = 0;
+  std::size_t answers_of_set_ = 0, references_of_set_ = 0;
   std::vector<std::vector<std::int32_t>> cu_seqlens_of_;  ///< of the sets that were used
   std::int32_t *ids_ = nullptr, *positions_ = nullptr, *label_rows_ = nullptr, *targets_ = nullptr,
                *cu_seqlens_ = nullptr;
   std::uint64_t* names_ = nullptr;   ///< null: not requested
   std::int32_t* experts_ = nullptr;  ///< null: none are given
+  // Null without pairs. Figures also exist if hits are counted.
+  std::int32_t* answers_ = nullptr;
+  double* references_ = nullptr;
+  double* figures_ = nullptr;  ///< [ops::kPreferenceFigures + 1]
+  double* hits_ = nullptr;     ///< the last of figures_
+  double* host_figures_ = nullptr;
   std::uint64_t noise_ = 0;
   std::size_t losses_ = 1;
   double* loss_sum_ = nullptr;

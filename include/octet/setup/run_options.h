@@ -9,6 +9,7 @@
 #include "octet/data/dataset.h"
 #include "octet/data/mix.h"
 #include "octet/data/template_encoder.h"
+#include "octet/model/transformer.h"
 #include "octet/store/placement.h"
 
 namespace octet::setup {
@@ -42,10 +43,23 @@ CastLog cast_log(const config::PrecisionKeys& config);
 
 /// stage: pt. Texts are trained, not answers.
 bool is_pretraining(const config::TemplateKeys& config);
+/// stage: dpo. Pairs of answers are trained.
+bool trains_pairs(const config::TemplateKeys& config);
+/// Throws Error (usage) for stage: dpo. `command` runs batches without pairs.
+void require_no_pairs(const config::TemplateKeys& config, const std::string& command);
+/// With stage: dpo: whether log-probabilities of the reference are computed before the first step.
+bool precomputes_references(const config::TuningKeys& tuning, const config::PreferenceKeys& config);
+/// With stage: dpo: whether the reference of pairs is the model with its adapters switched off.
+bool switches_adapters_off(const config::TuningKeys& tuning, const config::PreferenceKeys& config);
 /// deterministic: strict. The bits do not depend on the number of ranks.
 bool is_strict(const config::MachineKeys& config);
 /// True for recompute: auto. The memory of the device decides the recomputation.
 bool leaves_recompute_open(const config::MemoryKeys& config);
+
+/// Changes to the loss of tokens.
+model::TokenLoss token_loss_of(const config::TokenLossKeys& config);
+/// The loss of pairs (pref_loss and its parameters).
+ops::PreferenceRule preference_of(const config::PreferenceKeys& config);
 
 /// The formats of masters, gradients and moments (param_dtype, grad_dtype, optim_dtype).
 store::Storage storage_of(const config::PrecisionKeys& config);

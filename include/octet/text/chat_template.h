@@ -74,6 +74,13 @@ struct Prompt {
   std::vector<TokenId> response_ids;
 };
 
+/// Two answers to one question. The examples have equal questions, which are not trained.
+struct AnswerPair {
+  Example::Outcome outcome = Example::Outcome::kept;
+  std::string reason;
+  Example chosen, rejected;
+};
+
 /// A row of the table, or a Jinja file. Cheap to copy. Const functions are thread-safe.
 class ChatTemplate {
  public:
@@ -112,6 +119,11 @@ class ChatTemplate {
   /// cutoff_len, mask_history and train_on_prompt.
   Prompt encode_prompt(const Tokenizer& tokenizer, const Conversation& conversation,
                        const TemplateOptions& options = {}) const;
+  /// Encodes the last message as the chosen answer, and `rejected` in its place. Cuts the question and the
+  /// longer answer in proportion to cutoff_len. Only the two answers are trained. The pair is dropped if the
+  /// cut leaves no token of an answer, or equal answers.
+  AnswerPair encode_pair(const Tokenizer& tokenizer, const Conversation& conversation,
+                         const Message& rejected, const TemplateOptions& options = {}) const;
 
  private:
   explicit ChatTemplate(std::shared_ptr<const Row> row) : row_(std::move(row)) {}

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,14 @@ namespace octet::train {
 /// Result of this rank's micro-batches of a step.
 struct RankLoss {
   double sum = 0;                 ///< sum of the losses of its label tokens
-  std::int64_t label_tokens = 0;  ///< 0: the rank had no label tokens
+  std::int64_t label_tokens = 0;  ///< terms of the loss: label tokens, or pairs; 0: the rank had none
+};
+
+/// Sums over evaluated batches of this rank.
+struct EvaluationSums {
+  double hits = 0;                   ///< with TransformerOptions::counts_hits
+  std::int64_t labels = 0;           ///< label tokens
+  std::vector<double> figures = {};  ///< of pairs, in the order of ops::PreferenceFigure
 };
 
 /// A model in training on this rank: an instance, and the buffers between host and device. On a dry device it
@@ -74,9 +82,15 @@ class Engine {
   /// Returns the loss of this rank's label tokens in the last finished step.
   RankLoss own_loss() const;
 
-  /// Computes the loss without gradients. Adds the sum of losses and the number of label tokens of this
-  /// rank's batch, which may be empty. All ranks make the same number of calls.
-  void evaluate(const runtime::HostBatch& batch, double* loss_sum, std::int64_t* label_tokens);
+  /// Returns the figures of this rank's pairs in the last finished step, in the order of
+  /// ops::PreferenceFigure.
+  std::span<const double> own_figures() const { return staging_.host_figures(); }
+
+  /// Computes the loss without gradients. Adds the sum of losses and the number of its terms (label tokens,
+  /// or pairs) of this rank's batch, which may be empty. Adds further sums to `more` unless it is null. All
+  /// ranks make the same number of calls.
+  void evaluate(const runtime::HostBatch& batch, double* loss_sum, std::int64_t* terms,
+                EvaluationSums* more = nullptr);
 
   /// Returns the natural logarithms of the probabilities of this rank's targets (runtime::log_probabilities).
   /// `batch` may be empty. Between steps. All ranks make the same number of calls.
@@ -101,15 +115,18 @@ class Engine {
  private:
   void plan_memory_checkpoints();
   void set_noise();
+  /// Runs the passes of a micro-batch.
+  void run_passes(model::ParameterSource& source, const model::MicroBatch& batch, double* loss_sum,
+                  const model::LogitsHook& logits = {});
   /// Runs a micro-batch outside of steps.
   void train_alone(model::ParameterSource& source, const runtime::HostBatch& batch);
 
   runtime::Instance instance_;
   runtime::Staging staging_;
   std::optional<HostSnapshot> snapshot_;
-  std::int64_t label_tokens_ = 0;  ///< of the current step, on this rank
-  int micro_batch_ = 0;            ///< of the current step
-  bool chooses_ = false;           ///< the next step chooses GEMM algorithms
+  std::int64_t terms_ = 0;  ///< of the loss of the current step, on this rank
+  int micro_batch_ = 0;     ///< of the current step
+  bool chooses_ = false;    ///< the next step chooses GEMM algorithms
   Watched watched_;
 };
 

@@ -11,7 +11,8 @@ constexpr const char* kElsewhere = "logs are written to output_dir";
 constexpr const char* kRead = "the architecture and the tokenizer are read from the model's folder";
 constexpr const char* kNoUpload = "nothing is uploaded";
 constexpr const char* kConfigJson = "change the model's config.json";
-constexpr const char* kSupervised = "only supervised training is built";
+constexpr const char* kSupervised =
+    "use stage: dpo with pref_loss for preferences; other methods are not built";
 constexpr const char* kAttention = "attention is always fused";
 constexpr const char* kRecomputed =
     "gradient_checkpointing computes activations again, and none is moved to host memory";
@@ -197,7 +198,6 @@ constexpr Entry kAxolotlKeys[] = {
      "lr_scheduler: warmup_stable_decay keeps a rate constant for a part of the run"},
     {"loss_watchdog_threshold", Action::refuse,
      "a run is stopped for spikes, not for a high loss: loss_spike_factor, spike_action"},
-    {"noisy_embedding_alpha", Action::refuse, "noise on embeddings is not built"},
     {"embedding_lr", Action::refuse, kOneRate},
     {"embedding_lr_scale", Action::refuse, kOneRate},
     {"lr_groups", Action::refuse, kOneRate},
@@ -225,9 +225,8 @@ constexpr Entry kAxolotlKeys[] = {
     {"qgalore_cos_threshold", Action::note, kAdamW},
     {"qgalore_gamma_proj", Action::note, kAdamW},
     {"qgalore_queue_size", Action::note, kAdamW},
-    {"use_eaft", Action::refuse, "the loss is the cross entropy of the trained tokens"},
-    {"eaft_alpha", Action::note, "read only with use_eaft, which is refused"},
-    {"eaft_k", Action::note, "read only with use_eaft, which is refused"},
+    {"use_eaft", Action::map, "use_eaft_loss"},
+    {"eaft_k", Action::refuse, "the entropy is that of the 20 most probable tokens", "20"},
     {"loss_watchdog_patience", Action::note, "read only with loss_watchdog_threshold, which is refused"},
     // Formats, kernels and memory.
     {"bf16", Action::handled, "bf16 pure_bf16", "", take_bf16},
@@ -383,19 +382,15 @@ constexpr Entry kAxolotlKeys[] = {
     {"center_rewards_coefficient", Action::refuse, kSupervised},
     {"num_labels", Action::refuse, kSupervised},
     {"dpo_use_weighting", Action::refuse, kSupervised},
-    {"dpo_label_smoothing", Action::refuse, kSupervised},
-    {"precompute_ref_log_probs", Action::refuse, kSupervised},
     {"dpo_use_liger_kernel", Action::refuse, kSupervised},
     {"dpo_padding_free", Action::refuse, kSupervised},
     {"dpo_loss_type", Action::refuse, kSupervised},
     {"dpo_loss_weights", Action::refuse, kSupervised},
-    {"dpo_beta", Action::refuse, kSupervised},
     {"dpo_use_logits_to_keep", Action::refuse, kSupervised},
     {"dpo_generate_during_eval", Action::refuse, kSupervised},
     {"dpo_norm_loss", Action::refuse, kSupervised},
     {"rpo_alpha", Action::refuse, kSupervised},
     {"orpo_alpha", Action::refuse, kSupervised},
-    {"simpo_gamma", Action::refuse, kSupervised},
     {"cpo_alpha", Action::refuse, kSupervised},
     {"kto_desirable_weight", Action::refuse, kSupervised},
     {"kto_undesirable_weight", Action::refuse, kSupervised},

@@ -106,7 +106,16 @@ void Head::reserve(Arena& arena, const Common& common) {
   if (chunk_ > 128) chunk_ -= chunk_ % 128;
   chunk_ = std::min(chunk_, labels);
   logits_ = matrix("head/logits", chunk_, vocabulary_);
-  row_loss_ = arena.reserve_as<float>("head/losses", static_cast<std::size_t>(chunk_));
+  const auto rows = static_cast<std::size_t>(options.preference ? labels : chunk_);
+  row_loss_ = arena.reserve_as<float>("head/losses", rows);
+  if (options.preference || options.token_loss.entropy_power)
+    row_factors_ = arena.reserve_as<float>("head/losses", rows);
+  if (options.counts_hits)
+    row_hits_ = arena.reserve_as<float>("head/losses", static_cast<std::size_t>(chunk_));
+  if (!options.preference) return;
+  // Each answer has a label row.
+  answer_sums_ = arena.reserve_as<double>("head/losses", rows);
+  slopes_ = arena.reserve_as<double>("head/losses", rows);
 }
 
 std::size_t Head::workspace(const Device& device, const Common& common) const {
@@ -165,42 +174,114 @@ void Head::chunk_gradient(const Call& call, const HeadWeight& weight, const Chun
             .factor = factor_});
 }
 
-void Head::chunk_loss(const Call& call, const HeadWeight& weight, const Chunk& chunk, double* loss_sum,
-                      const LogitsHook& hook) const {
+template <class Use>
+void Head::each_chunk(const ops::Matrix& hidden, const MicroBatch& batch, Use&& use) const {
+  // Runs at least once, so the gradient of the head is zeroed also without labels.
+  for (std::int64_t first = 0; first == 0 || first < batch.labels; first += chunk_) {
+    use(Chunk{.hidden = rows_from(hidden, first, std::min(chunk_, batch.labels - first)),
+              .first = first,
+              .targets = batch.targets + first});
+  }
+}
+
+void Head::make_logits(const Call& call, const HeadWeight& weight, const Chunk& chunk) const {
+  multiply(call, place_,
+           {.gemm_kind = ops::GemmKind::forward,
+            .a = operand_of(chunk.hidden),
+            .b = weight.values,
+            .d = top(logits_, chunk.hidden.rows),
+            .factor = factor_});
+}
+
+void Head::show_logits(const Call& call, const HeadWeight& weight, const Chunk& chunk,
+                       const LogitsHook& hook) const {
+  make_logits(call, weight, chunk);
+  if (!hook || chunk.hidden.rows == 0) return;
+  const ops::Matrix logits = top(logits_, chunk.hidden.rows);
+  if (soft_cap_ > 0) ops::soft_cap(call.stream, logits, soft_cap_);
+  hook(call.stream, logits, chunk.first);
+  // soft_cap() overwrote the logits. The loss caps them itself and needs the exact uncapped bits.
+  if (soft_cap_ > 0) make_logits(call, weight, chunk);
+}
+
+void Head::chunk_loss(const Call& call, const HeadWeight& weight, const Chunk& chunk,
+                      const LossOutputs& losses) const {
   const std::int64_t rows = chunk.hidden.rows;
   const ops::Matrix logits = top(logits_, rows);
-  const ops::GemmArgs make_logits{.gemm_kind = ops::GemmKind::forward,
-                                  .a = operand_of(chunk.hidden),
-                                  .b = weight.values,
-                                  .d = logits,
-                                  .factor = factor_};
-  multiply(call, place_, make_logits);
-  if (hook && rows > 0) {
-    if (soft_cap_ > 0) ops::soft_cap(call.stream, logits, soft_cap_);
-    hook(call.stream, logits, chunk.first);
-    // soft_cap() overwrote the logits. The loss caps them itself and needs the exact uncapped bits.
-    if (soft_cap_ > 0) multiply(call, place_, make_logits);
+  show_logits(call, weight, chunk, losses.logits);
+  const TokenLoss& rule = call.common.options.token_loss;
+  if (rule.entropy_power) {
+    ops::row_entropy(call.stream, {.logits = logits,
+                                   .soft_cap = soft_cap_,
+                                   .power = static_cast<float>(*rule.entropy_power),
+                                   .out = row_factors_});
   }
   ops::cross_entropy(call.stream, {.logits = logits,
                                    .targets = chunk.targets,
                                    .soft_cap = soft_cap_,
                                    .gradient = weight.gradient != nullptr,
-                                   .row_loss = row_loss_});
-  ops::add_sum(call.stream, row_loss_, rows, loss_sum);
+                                   .row_loss = row_loss_,
+                                   .smoothing = static_cast<float>(rule.smoothing),
+                                   .by_probability = rule.by_probability,
+                                   .row_factors = rule.entropy_power ? row_factors_ : nullptr,
+                                   .factors_loss = rule.entropy_power.has_value(),
+                                   .row_hits = losses.hits != nullptr ? row_hits_ : nullptr});
+  ops::add_sum(call.stream, row_loss_, rows, losses.loss_sum);
+  if (losses.hits != nullptr) ops::add_sum(call.stream, row_hits_, rows, losses.hits);
   if (weight.gradient != nullptr) chunk_gradient(call, weight, chunk, logits);
 }
 
+void Head::sum_answers(const Call& call, const HeadWeight& weight, const ops::Matrix& hidden,
+                       const MicroBatch& batch, const LogitsHook& hook, double beyond, double* sums) const {
+  each_chunk(hidden, batch, [&](const Chunk& chunk) {
+    show_logits(call, weight, chunk, hook);
+    ops::cross_entropy(call.stream, {.logits = top(logits_, chunk.hidden.rows),
+                                     .targets = chunk.targets,
+                                     .soft_cap = soft_cap_,
+                                     .gradient = false,
+                                     .row_loss = row_loss_ + chunk.first});
+  });
+  ops::answer_sums(call.stream, {.row_loss = row_loss_,
+                                 .answers = batch.pairs.answers,
+                                 .pairs = batch.pairs.count,
+                                 .beyond = beyond,
+                                 .out = sums});
+}
+
+void Head::loss_of_pairs(const Call& call, const HeadWeight& weight, const ops::Matrix& hidden,
+                         const MicroBatch& batch, const LossOutputs& losses) const {
+  const ops::PreferenceRule& rule = *call.common.options.preference;
+  const bool training = weight.gradient != nullptr;
+  sum_answers(call, weight, hidden, batch, losses.logits, rule.beyond, answer_sums_);
+  ops::preference_loss(call.stream, {.rule = rule,
+                                     .pairs = batch.pairs.count,
+                                     .answers = batch.pairs.answers,
+                                     .sums = answer_sums_,
+                                     .references = batch.pairs.references,
+                                     .slopes = slopes_,
+                                     .row_factors = training ? row_factors_ : nullptr,
+                                     .loss_sum = losses.loss_sum,
+                                     .figures = batch.pairs.figures});
+  if (!training) return;
+  each_chunk(hidden, batch, [&](const Chunk& chunk) {
+    // The logits of a single chunk still exist.
+    if (batch.labels > chunk_) make_logits(call, weight, chunk);
+    const ops::Matrix logits = top(logits_, chunk.hidden.rows);
+    ops::cross_entropy(call.stream, {.logits = logits,
+                                     .targets = chunk.targets,
+                                     .soft_cap = soft_cap_,
+                                     .row_factors = row_factors_ + chunk.first});
+    chunk_gradient(call, weight, chunk, logits);
+  });
+}
+
 void Head::loss(const Call& call, const NormInput& stream, const HeadWeight& weight, const MicroBatch& batch,
-                double* loss_sum, const LogitsHook& hook, const ops::QuantizeInto& into) const {
+                const LossOutputs& losses, const ops::QuantizeInto& into) const {
   const ops::Matrix hidden = pick(call, stream, batch.label_rows, batch.labels);
-  const std::size_t row_bytes = static_cast<std::size_t>(width_) * size_of(hidden.dtype);
-  // Runs at least once, so the gradient of the head is zeroed also without labels.
-  for (std::int64_t first = 0; first == 0 || first < batch.labels; first += chunk_) {
-    Chunk chunk{.hidden = top(hidden, std::min(chunk_, batch.labels - first)),
-                .first = first,
-                .targets = batch.targets + first};
-    chunk.hidden.data = static_cast<std::byte*>(hidden.data) + static_cast<std::size_t>(first) * row_bytes;
-    chunk_loss(call, weight, chunk, loss_sum, hook);
+  if (call.common.options.preference) {
+    loss_of_pairs(call, weight, hidden, batch, losses);
+  } else {
+    each_chunk(hidden, batch, [&](const Chunk& chunk) { chunk_loss(call, weight, chunk, losses); });
   }
   if (call.gradients == nullptr || !norm_.runs_back()) return;
   const ops::Matrix d_normed = top(normed_, call.tokens);
@@ -210,6 +291,12 @@ void Head::loss(const Call& call, const NormInput& stream, const HeadWeight& wei
                         .dx = top(call.common.scratch.gradient, call.tokens),
                         .accumulate = false,
                         .into = into});
+}
+
+void Head::score(const Call& call, const NormInput& stream, const HeadWeight& weight,
+                 const MicroBatch& batch) const {
+  const ops::Matrix hidden = pick(call, stream, batch.label_rows, batch.labels);
+  sum_answers(call, weight, hidden, batch, {}, 1.0, batch.pairs.references);
 }
 
 void Head::logits(const Call& call, const NormInput& stream, const HeadWeight& weight,

@@ -40,6 +40,13 @@ class Embedding {
 // The last norm, the head and the loss. Logits exist only for one chunk of label rows at a time. Their
 // gradient overwrites them.
 
+/// Results of a pass through the head, in device memory.
+struct LossOutputs {
+  double* loss_sum = nullptr;  ///< losses are added
+  double* hits = nullptr;      ///< or null: see Transformer::evaluate()
+  const LogitsHook& logits;    ///< or empty
+};
+
 /// The weight of the head in a pass: its matrix, or the embedding table of a tied head.
 struct HeadWeight {
   const ops::Operand& values;
@@ -76,11 +83,16 @@ class Head {
   /// Returns the weight for a pass. `call` has the parameters of the group of `matrix`.
   static HeadWeight weight(const MatrixHandle& matrix, const Call& call);
 
-  /// Adds the losses of a micro-batch to *loss_sum (device). If `call` has gradients, also computes the
-  /// gradients of norm and weight, and writes the gradient of the stream to the scratch if it is needed.
-  /// `into`: formats that the reader of that gradient needs.
+  /// Adds the losses of a micro-batch to `losses`. If `call` has gradients, also computes the gradients of
+  /// norm and weight, and writes the gradient of the stream to the scratch if it is needed. `into`: formats
+  /// that the reader of that gradient needs. With TransformerOptions::preference, the losses are of pairs.
+  /// The slope of an answer is known only after the log-probabilities of both answers, so logits of several
+  /// chunks are computed twice.
   void loss(const Call& call, const NormInput& stream, const HeadWeight& weight, const MicroBatch& batch,
-            double* loss_sum, const LogitsHook& hook, const ops::QuantizeInto& into) const;
+            const LossOutputs& losses, const ops::QuantizeInto& into) const;
+  /// Writes the log-probabilities of answers to batch.pairs.references.
+  void score(const Call& call, const NormInput& stream, const HeadWeight& weight,
+             const MicroBatch& batch) const;
   /// Computes logits [count, vocabulary of the share] of `rows` (device). Caps them if the architecture does.
   void logits(const Call& call, const NormInput& stream, const HeadWeight& weight, const std::int32_t* rows,
               const ops::Matrix& logits) const;
@@ -95,8 +107,20 @@ class Head {
     std::int64_t first = 0;                 ///< label row
     const std::int32_t* targets = nullptr;  ///< [rows]
   };
-  void chunk_loss(const Call& call, const HeadWeight& weight, const Chunk& chunk, double* loss_sum,
-                  const LogitsHook& hook) const;
+  /// Calls use(chunk) for all label rows, at least once.
+  template <class Use>
+  void each_chunk(const ops::Matrix& hidden, const MicroBatch& batch, Use&& use) const;
+  void make_logits(const Call& call, const HeadWeight& weight, const Chunk& chunk) const;
+  /// Computes the logits of a chunk, and shows them to `hook`.
+  void show_logits(const Call& call, const HeadWeight& weight, const Chunk& chunk,
+                   const LogitsHook& hook) const;
+  void chunk_loss(const Call& call, const HeadWeight& weight, const Chunk& chunk,
+                  const LossOutputs& losses) const;
+  /// Computes the losses of all label rows, and writes the sums of answers. `beyond`: see AnswerSumsArgs.
+  void sum_answers(const Call& call, const HeadWeight& weight, const ops::Matrix& hidden,
+                   const MicroBatch& batch, const LogitsHook& hook, double beyond, double* sums) const;
+  void loss_of_pairs(const Call& call, const HeadWeight& weight, const ops::Matrix& hidden,
+                     const MicroBatch& batch, const LossOutputs& losses) const;
   void chunk_gradient(const Call& call, const HeadWeight& weight, const Chunk& chunk,
                       const ops::Matrix& d_logits) const;
 
@@ -107,12 +131,16 @@ class Head {
   bool weight_trained_ = true;
   precision::AuditPlace place_;
   Norm norm_;
-  std::int64_t chunk_ = 0;     ///< label rows of a chunk of logits
-  ops::Matrix input_;          ///< [tokens, hidden]: input of the last norm
-  ops::Matrix normed_;         ///< [tokens, hidden]: its output, then its output's gradient
-  ops::Matrix hidden_;         ///< [labels, hidden], then its gradient
-  ops::Matrix logits_;         ///< [chunk, vocabulary]
-  float* row_loss_ = nullptr;  ///< [chunk]
+  std::int64_t chunk_ = 0;         ///< label rows of a chunk of logits
+  ops::Matrix input_;              ///< [tokens, hidden]: input of the last norm
+  ops::Matrix normed_;             ///< [tokens, hidden]: its output, then its output's gradient
+  ops::Matrix hidden_;             ///< [labels, hidden], then its gradient
+  ops::Matrix logits_;             ///< [chunk, vocabulary]
+  float* row_loss_ = nullptr;      ///< [chunk]; with pairs [labels]
+  float* row_factors_ = nullptr;   ///< likewise; null: rows have no factors
+  float* row_hits_ = nullptr;      ///< [chunk]; null: hits are not counted
+  double* answer_sums_ = nullptr;  ///< [labels] with pairs
+  double* slopes_ = nullptr;       ///< [labels] with pairs
 };
 
 }  // namespace octet::model

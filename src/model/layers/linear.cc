@@ -191,12 +191,12 @@ void Linear::make_unscaled(const Call& call) const {
 
 void Linear::forward(const Call& call, const ops::Matrix& out, const ops::ConstMatrix& addend) const {
   const ProfileLabel label(call.stream, name_);
-  if (adapters_.scales()) {
+  if (adapters_.scales() && call.pass.adapters) {
     make_unscaled(call);
     return adapters_.scale(call, {.bias = bias_.in(call.parameters), .addend = addend, .out = out});
   }
   weight_.forward(call, input_.operand(), added_bias(call), addend, out);
-  adapters_.forward(call, input_.values(call), out);
+  if (call.pass.adapters) adapters_.forward(call, input_.values(call), out);
 }
 
 std::optional<ops::DecodeGemmArgs> Linear::decode_args(const Call& call,
@@ -282,13 +282,14 @@ void Linear::forward_rows(const Call& call, const ExpertRows& rows, const ops::M
         operand != nullptr ? *operand : input_.copied(call, x, call.pass.record, ops::GemmKind::forward),
         rows.begins, out);
   }
-  const auto matrices = expert_adapters_.together(call, x.rows);
+  auto matrices = expert_adapters_.together(call, x.rows);
+  if (!call.pass.adapters) matrices.reset();
   const std::uint64_t* names = names_of_rows(call, rows);
   each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
     if (count == 0) return;
     const ops::Matrix from = rows_from(x, begin, count), to = rows_from(out, begin, count);
     const Call own = with_rows(call, names, begin, count);
-    const LowRank* adapters = matrices ? nullptr : adapters_of(e);
+    const LowRank* adapters = matrices || !call.pass.adapters ? nullptr : adapters_of(e);
     const bool scales = adapters != nullptr && adapters->scales();
     const ops::Matrix sum = scales ? adapters->unscaled(own) : to;
     if (!together)

@@ -144,6 +144,7 @@ struct PassOptions {
   bool keep = false;       ///< keeps activations for a backward pass
   bool recompute = false;  ///< a forward pass inside backward: the input of the block exists already
   Readers readers = Readers::all;
+  bool adapters = true;  ///< false: linear layers leave their adapters out
 };
 
 /// A pass through the layers of one group of parameters.

@@ -38,7 +38,44 @@ OCTET_INLINE float capped_logit(float x, float soft_cap) {
 // Processes one row: finds the maximum, then sums the exponentials. If T is f32, the exponentials replace the
 // logits, so that the gradient needs only a multiplication. If T is bf16, storing them would round twice, so
 // they are recomputed.
+// The parts of a row that its loss and its gradient share. The loss of the target is `of_target`.
+struct RowParts {
+  double of_target = 0;
+  float factor = 1;     ///< of loss and gradient
+  float uniform = 0;    ///< subtracted from each probability: smoothing / vocabulary
+  float at_target = 1;  ///< subtracted from the probability of the target: 1 - smoothing
+};
+
+// Returns whether the target is the most probable token of a row, and the first of equally probable ones.
 template <typename T, bool capped>
+OCTET_INLINE bool is_hit(const T* x, std::int64_t target, float at_target, float most, float soft_cap) {
+  if (!(at_target == most)) return false;
+  for (std::int64_t i = 0; i < target; ++i) {
+    if (capped_logit<capped>(simd::load(x[i]), soft_cap) == most) return false;
+  }
+  return true;
+}
+
+// Writes the loss of a row that is not plain, and returns the parts of its gradient. `mean_loss`: the mean
+// loss of all tokens; unused without smoothing.
+inline RowParts varied_row(const CrossEntropyArgs& a, std::int64_t row, double of_target, double mean_loss) {
+  RowParts parts{.of_target = of_target};
+  double loss = of_target;
+  if (a.smoothing > 0) {
+    const auto e = static_cast<double>(a.smoothing);
+    loss = (1 - e) * of_target + e * mean_loss;
+    parts.uniform = static_cast<float>(e / static_cast<double>(a.logits.cols));
+    parts.at_target = static_cast<float>(1 - e);
+  }
+  double factor = a.by_probability ? std::exp(-of_target) : 1;
+  if (a.factors_loss) factor *= static_cast<double>(a.row_factors[row]);
+  if (a.row_loss) a.row_loss[row] = static_cast<float>(loss * factor);
+  if (a.row_factors && !a.factors_loss) factor *= static_cast<double>(a.row_factors[row]);
+  parts.factor = static_cast<float>(factor);
+  return parts;
+}
+
+template <typename T, bool capped, bool varies>
 OCTET_SIMD void cross_entropy_row(const CrossEntropyArgs& a, std::int64_t row) {
   constexpr bool keeps = std::is_same_v<T, float> && !capped;
   const std::int64_t vocabulary = a.logits.cols;
@@ -48,9 +85,19 @@ OCTET_SIMD void cross_entropy_row(const CrossEntropyArgs& a, std::int64_t row) {
   const float most = capped_logit<capped>(row_max(x, vocabulary), a.soft_cap);
   const float at_target = capped_logit<capped>(simd::load(x[target]), a.soft_cap);
   float e[kChunk];
-  double sum = 0;
+  double sum = 0, sum_of_logits = 0;
+  if (varies && a.row_hits)
+    a.row_hits[row] = is_hit<T, capped>(x, a.targets[row], at_target, most, a.soft_cap) ? 1.0f : 0.0f;
   for (std::int64_t c = 0; c < vocabulary; c += kChunk) {
     const std::int64_t n = chunk_length(c, vocabulary);
+    if (varies && a.smoothing > 0) {
+      Lanes lanes;
+      add_terms(
+          lanes, n, [&](std::int64_t i) __attribute__((always_inline)) {
+            return capped_logit<capped>(simd::load(x[c + i]), a.soft_cap);
+          });
+      sum_of_logits += static_cast<double>(total(lanes));
+    }
     for (std::int64_t i = 0; i < n; ++i) {
       e[i] = simd::exp(capped_logit<capped>(simd::load(x[c + i]), a.soft_cap) - most);
     }
@@ -60,24 +107,33 @@ OCTET_SIMD void cross_entropy_row(const CrossEntropyArgs& a, std::int64_t row) {
         lanes, n, [&](std::int64_t i) __attribute__((always_inline)) { return e[i]; });
     sum += static_cast<double>(total(lanes));
   }
-  if (a.row_loss) {
-    a.row_loss[row] =
-        static_cast<float>(std::log(sum) + static_cast<double>(most) - static_cast<double>(at_target));
+  const double normalizer = std::log(sum) + static_cast<double>(most);
+  const double of_target = normalizer - static_cast<double>(at_target);
+  RowParts parts;
+  if constexpr (varies) {
+    parts = varied_row(a, row, of_target, normalizer - sum_of_logits / static_cast<double>(vocabulary));
+  } else if (a.row_loss) {
+    a.row_loss[row] = static_cast<float>(of_target);
   }
   if (!a.gradient) return;
   const float inverse = static_cast<float>(1.0 / sum);
+  // Returns the gradient of a nominal logit with probability p, without the target's part.
+  const auto varied = [&](float p) __attribute__((always_inline)) {
+    return varies ? (p - parts.uniform) * parts.factor : p;
+  };
   if constexpr (keeps) {
-    for (std::int64_t i = 0; i < vocabulary; ++i) x[i] = x[i] * inverse;
-    x[target] -= 1.0f;
+    for (std::int64_t i = 0; i < vocabulary; ++i) x[i] = varied(x[i] * inverse);
+    x[target] -= varies ? parts.at_target * parts.factor : 1.0f;
   } else {
-    float p_target = simd::exp(at_target - most) * inverse - 1.0f;
+    float p_target = simd::exp(at_target - most) * inverse;
+    p_target = varies ? (p_target - parts.uniform - parts.at_target) * parts.factor : p_target - 1.0f;
     if constexpr (capped) {
       const float t = at_target / a.soft_cap;
       p_target *= 1.0f - t * t;
     }
     for (std::int64_t i = 0; i < vocabulary; ++i) {
       const float logit = capped_logit<capped>(simd::load(x[i]), a.soft_cap);
-      float p = simd::exp(logit - most) * inverse;
+      float p = varied(simd::exp(logit - most) * inverse);
       if constexpr (capped) {
         const float t = logit / a.soft_cap;
         p *= 1.0f - t * t;
@@ -111,13 +167,56 @@ void cross_entropy(const CrossEntropyArgs& a) {
       for (std::int64_t r = begin; r < end; ++r) {
         if (a.targets[r] < 0) {
           if (a.row_loss) a.row_loss[r] = 0.0f;
+          if (a.row_hits) a.row_hits[r] = 0.0f;
           if (a.gradient) clear_row(row_of<T>(a.logits, r), vocabulary);
         } else if (a.soft_cap > 0) {
-          cross_entropy_row<T, true>(a, r);
+          a.varies() ? cross_entropy_row<T, true, true>(a, r) : cross_entropy_row<T, true, false>(a, r);
         } else {
-          cross_entropy_row<T, false>(a, r);
+          a.varies() ? cross_entropy_row<T, false, true>(a, r) : cross_entropy_row<T, false, false>(a, r);
         }
       }
+    });
+  });
+}
+
+namespace {
+
+// Returns (H / 3)^power of the `count` largest values, in any order.
+double entropy_factor(const float* largest, int count, float power) {
+  double most = static_cast<double>(largest[0]);
+  for (int i = 1; i < count; ++i) most = std::max(most, static_cast<double>(largest[i]));
+  double sum = 0, weighted = 0;
+  for (int i = 0; i < count; ++i) {
+    const double below = static_cast<double>(largest[i]) - most, e = std::exp(below);
+    sum += e;
+    weighted += e > 0 ? below * e : 0.0;
+  }
+  return std::pow(std::max(0.0, std::log(sum) - weighted / sum) / 3.0, static_cast<double>(power));
+}
+
+// Collects the largest logits of a row in descending order.
+template <typename T>
+OCTET_SIMD void entropy_of_row(const RowEntropyArgs& a, std::int64_t row) {
+  const T* x = row_of<T>(a.logits, row);
+  float largest[kEntropyLogits];
+  int count = 0;
+  for (std::int64_t i = 0; i < a.logits.cols; ++i) {
+    const float v = simd::load(x[i]);
+    if (count == kEntropyLogits && !(v > largest[kEntropyLogits - 1])) continue;
+    int at = count < kEntropyLogits ? count++ : kEntropyLogits - 1;
+    for (; at > 0 && v > largest[at - 1]; --at) largest[at] = largest[at - 1];
+    largest[at] = v;
+  }
+  for (int i = 0; i < count && a.soft_cap > 0; ++i) largest[i] = capped_logit<true>(largest[i], a.soft_cap);
+  a.out[row] = static_cast<float>(entropy_factor(largest, count, a.power));
+}
+
+}  // namespace
+
+void row_entropy(const RowEntropyArgs& a) {
+  with_type(a.logits.dtype, [&](auto type) {
+    simd::parallel_rows(a.logits.rows, 4 * a.logits.cols, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) entropy_of_row<decltype(type)>(a, r);
     });
   });
 }

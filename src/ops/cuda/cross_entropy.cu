@@ -1,5 +1,7 @@
 #include "octet/ops/cross_entropy.h"
 
+#include <type_traits>
+
 #include "cuda/rows.cuh"
 
 namespace octet::ops::cuda {
@@ -160,9 +162,36 @@ __device__ inline Partial sum_of_row(const T* logits, std::int64_t cols, float c
   return mine;
 }
 
-template <typename T, bool vector, bool soft>
+/// The parts of a row that is not plain: see RowParts of the CPU.
+struct Varied {
+  float factor = 1;
+  float uniform = 0;
+  float at_target = 1;
+};
+
+/// Returns whether the target is the first of the most probable tokens of a row, in all threads.
+template <typename T, bool soft>
+__device__ inline bool is_hit(const T* logits, std::int64_t target, float at_target, float most, float cap) {
+  // Both values are equal in all threads.
+  if (!(at_target == most)) return false;
+  bool earlier = false;
+  for (std::int64_t i = threadIdx.x; i < target; i += kThreads)
+    earlier = earlier || capped<soft>(to_float(logits[i]), cap) == most;
+  return __syncthreads_or(earlier ? 1 : 0) == 0;
+}
+
+/// Returns the sum of the logits of a row in thread 0. `shared`: not in use.
+template <typename T, bool soft>
+__device__ inline double sum_of_logits(const T* logits, std::int64_t cols, float cap, double* shared) {
+  double sum = 0;
+  for (std::int64_t i = threadIdx.x; i < cols; i += kThreads)
+    sum += static_cast<double>(capped<soft>(to_float(logits[i]), cap));
+  return block_reduce(sum, shared, Plus{});
+}
+
+template <typename T, bool vector, bool soft, bool varies>
 __device__ inline void differentiate_row(T* logits, std::int64_t cols, float cap, const Partial& all,
-                                         std::int64_t target) {
+                                         std::int64_t target, const Varied& varied) {
   const float base = base_of(all.most), inverse = __fdiv_rn(1.0f, all.sum);
   for (std::int64_t c = threadIdx.x * kPack; c < cols; c += kPacks * kStep) {
     Packs<T, vector> packs;
@@ -179,7 +208,8 @@ __device__ inline void differentiate_row(T* logits, std::int64_t cols, float cap
       for (int i = 0; i < kPack; ++i) {
         const float logit = capped<soft>(x[i], cap);
         float p = relative_exp(logit, base) * inverse;
-        if (here && at + i == target) p -= 1.0f;
+        if (here && at + i == target) p -= varies ? varied.at_target : 1.0f;
+        if (varies) p = (p - varied.uniform) * varied.factor;
         if (soft) {
           const float t = __fdiv_rn(logit, cap);
           p *= 1.0f - t * t;
@@ -202,15 +232,19 @@ __device__ inline void clear_row(T* logits, std::int64_t cols, bool vector) {
 
 // A block processes one row at a time. The first pass computes maximum and sum. The second pass computes the
 // gradient and finds the row in the L2 cache. vector: packs of rows are aligned. soft: logits have a cap.
-template <typename T, bool vector, bool soft>
+// varies: CrossEntropyArgs::varies().
+template <typename T, bool vector, bool soft, bool varies>
 __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyArgs a) {
   __shared__ Partial shared[kWarp];
+  __shared__ double sums[varies ? kWarp : 1];
+  __shared__ Varied of_row;
   const std::int64_t vocabulary = a.logits.cols;
   for (std::int64_t row = blockIdx.x; row < a.logits.rows; row += gridDim.x) {
     const std::int64_t target = a.targets[row];
     T* logits = row_of<T>(a.logits, row);
     if (target < 0) {
       if (a.row_loss && threadIdx.x == 0) a.row_loss[row] = 0.0f;
+      if (varies && a.row_hits && threadIdx.x == 0) a.row_hits[row] = 0.0f;
       if (a.gradient) clear_row(logits, vocabulary, vector);
       continue;
     }
@@ -219,17 +253,112 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyArg
         target < vocabulary ? capped<soft>(to_float(logits[target]), a.soft_cap) : __int_as_float(0x7FC00000);
     const Partial all = merge_block(
         sum_of_row<T, vector, soft>(static_cast<const T*>(logits), vocabulary, a.soft_cap), shared);
-    if (a.row_loss && threadIdx.x == 0) {
-      constexpr double ln2 = 0.693147180559945309;
-      a.row_loss[row] =
-          static_cast<float>(log(static_cast<double>(all.sum)) +
-                             static_cast<double>(base_of(all.most)) * ln2 - static_cast<double>(at_target));
+    double logits_sum = 0;
+    if constexpr (varies) {
+      if (a.row_hits) {
+        const bool hit =
+            is_hit<T, soft>(static_cast<const T*>(logits), target, at_target, all.most, a.soft_cap);
+        if (threadIdx.x == 0) a.row_hits[row] = hit ? 1.0f : 0.0f;
+      }
+      if (a.smoothing > 0)
+        logits_sum = sum_of_logits<T, soft>(static_cast<const T*>(logits), vocabulary, a.soft_cap, sums);
     }
-    // The barriers of merge_block separate reads of logits from the writes that follow.
+    if ((varies || a.row_loss) && threadIdx.x == 0) {
+      constexpr double ln2 = 0.693147180559945309;
+      const double normalizer =
+          log(static_cast<double>(all.sum)) + static_cast<double>(base_of(all.most)) * ln2;
+      const double of_target = normalizer - static_cast<double>(at_target);
+      double loss = of_target, factor = 1;
+      if constexpr (varies) {
+        Varied varied;
+        if (a.smoothing > 0) {
+          const double e = static_cast<double>(a.smoothing), count = static_cast<double>(vocabulary);
+          loss = (1 - e) * of_target + e * (normalizer - logits_sum / count);
+          varied.uniform = static_cast<float>(e / count);
+          varied.at_target = static_cast<float>(1 - e);
+        }
+        if (a.by_probability) factor = exp(-of_target);
+        if (a.factors_loss) factor *= static_cast<double>(a.row_factors[row]);
+        loss *= factor;
+        if (a.row_factors && !a.factors_loss) factor *= static_cast<double>(a.row_factors[row]);
+        varied.factor = static_cast<float>(factor);
+        of_row = varied;
+      }
+      if (a.row_loss) a.row_loss[row] = static_cast<float>(loss);
+    }
+    // This barrier, or the barriers of merge_block, separate reads of logits from the writes that follow.
+    if constexpr (varies) __syncthreads();
     if (a.gradient) {
-      differentiate_row<T, vector, soft>(logits, vocabulary, a.soft_cap, all, target);
+      differentiate_row<T, vector, soft, varies>(logits, vocabulary, a.soft_cap, all, target, of_row);
     }
   }
+}
+
+constexpr int kEntropyThreads = 256;
+constexpr int kLast = kEntropyLogits - 1;
+
+/// Returns bits that are ordered like the values.
+__device__ inline unsigned ordered_bits(float x) {
+  const unsigned bits = __float_as_uint(x);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+__device__ inline float value_of_bits(unsigned bits) {
+  return __uint_as_float((bits & 0x80000000u) != 0 ? bits & 0x7FFFFFFFu : ~bits);
+}
+
+/// Returns the largest key of the block in all threads. The previous contents of `shared` must not be in use.
+__device__ inline unsigned long long largest_key(unsigned long long key, unsigned long long* shared) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2)
+    key = max(key, __shfl_xor_sync(0xFFFFFFFFu, key, offset));
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = key;
+  __syncthreads();
+  for (int warp = 0; warp < kEntropyThreads / kWarp; ++warp) key = max(key, shared[warp]);
+  return key;
+}
+
+// One block per row. Each thread lists its largest logits in descending order. Then the largest first entry
+// of all lists is taken, as often as logits are wanted.
+template <typename T>
+__global__ void __launch_bounds__(kEntropyThreads) row_entropy_kernel(RowEntropyArgs a) {
+  __shared__ unsigned long long shared[2][kEntropyThreads / kWarp];
+  const T* logits = row_of<T>(a.logits, blockIdx.x);
+  float own[kEntropyLogits];
+#pragma unroll
+  for (int k = 0; k < kEntropyLogits; ++k) own[k] = -INFINITY;
+  for (std::int64_t i = threadIdx.x; i < a.logits.cols; i += kEntropyThreads) {
+    const float x = to_float(logits[i]);
+    if (!(x > own[kLast])) continue;
+    own[kLast] = x;
+#pragma unroll
+    for (int k = kLast; k > 0; --k) {
+      const float above = fmaxf(own[k], own[k - 1]);
+      own[k] = fminf(own[k], own[k - 1]);
+      own[k - 1] = above;
+    }
+  }
+  const int count = a.logits.cols < kEntropyLogits ? static_cast<int>(a.logits.cols) : kEntropyLogits;
+  double most = 0, sum = 0, weighted = 0;
+  for (int k = 0; k < count; ++k) {
+    const unsigned long long mine =
+        (static_cast<unsigned long long>(ordered_bits(own[0])) << 32) | threadIdx.x;
+    const unsigned long long key = largest_key(mine, shared[k % 2]);
+    if (key == mine) {
+#pragma unroll
+      for (int j = 0; j < kLast; ++j) own[j] = own[j + 1];
+      own[kLast] = -INFINITY;
+    }
+    if (threadIdx.x != 0) continue;
+    float x = value_of_bits(static_cast<unsigned>(key >> 32));
+    if (a.soft_cap > 0) x = capped<true>(x, a.soft_cap);
+    if (k == 0) most = static_cast<double>(x);
+    const double below = static_cast<double>(x) - most, e = exp(below);
+    sum += e;
+    weighted += e > 0 ? below * e : 0.0;
+  }
+  if (threadIdx.x != 0) return;
+  a.out[blockIdx.x] =
+      static_cast<float>(pow(fmax(0.0, log(sum) - weighted / sum) / 3.0, static_cast<double>(a.power)));
 }
 
 // One block: each thread sums its values in order, then the threads are added as a tree of fixed shape.
@@ -251,13 +380,25 @@ void cross_entropy(Stream& stream, const CrossEntropyArgs& a) {
   with_type(a.logits.dtype, [&](auto type) {
     using T = decltype(type);
     const auto launch = [&](auto kernel) { kernel<<<grid, kThreads, 0, octet::cuda::native(stream)>>>(a); };
-    if (a.soft_cap > 0) {
-      vector ? launch(cross_entropy_kernel<T, true, true>) : launch(cross_entropy_kernel<T, false, true>);
-    } else {
-      vector ? launch(cross_entropy_kernel<T, true, false>) : launch(cross_entropy_kernel<T, false, false>);
-    }
+    const auto choose = [&](auto soft, auto varies) {
+      vector ? launch(cross_entropy_kernel<T, true, decltype(soft)::value, decltype(varies)::value>)
+             : launch(cross_entropy_kernel<T, false, decltype(soft)::value, decltype(varies)::value>);
+    };
+    const auto with_cap = [&](auto varies) {
+      a.soft_cap > 0 ? choose(std::true_type{}, varies) : choose(std::false_type{}, varies);
+    };
+    a.varies() ? with_cap(std::true_type{}) : with_cap(std::false_type{});
   });
   octet::cuda::check_launch("cross_entropy");
+}
+
+void row_entropy(Stream& stream, const RowEntropyArgs& a) {
+  if (a.logits.rows == 0) return;
+  with_type(a.logits.dtype, [&](auto type) {
+    row_entropy_kernel<decltype(type)>
+        <<<static_cast<unsigned>(a.logits.rows), kEntropyThreads, 0, octet::cuda::native(stream)>>>(a);
+  });
+  octet::cuda::check_launch("row_entropy");
 }
 
 void add_sum(Stream& stream, const AddSumArgs& a) {

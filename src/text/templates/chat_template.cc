@@ -268,4 +268,46 @@ Prompt ChatTemplate::encode_prompt(const Tokenizer& tokenizer, const Conversatio
   }
 }
 
+AnswerPair ChatTemplate::encode_pair(const Tokenizer& tokenizer, const Conversation& conversation,
+                                     const Message& rejected, const TemplateOptions& options) const {
+  if (conversation.messages.empty() || conversation.messages.size() % 2 != 0) {
+    return ended<AnswerPair>(Example::Outcome::dropped,
+                             "the number of messages is not even: questions and answers do not pair up");
+  }
+  Conversation other = conversation;
+  other.messages.back() = rejected;
+  Prompt chosen = encode_prompt(tokenizer, conversation, options);
+  Prompt worse = encode_prompt(tokenizer, other, options);
+  for (const Prompt* prompt : {&chosen, &worse}) {
+    if (prompt->outcome != Example::Outcome::kept) return ended<AnswerPair>(prompt->outcome, prompt->reason);
+  }
+  std::vector<TokenId>& question = chosen.prompt_ids;
+  std::vector<TokenId>* const answers[] = {&chosen.response_ids, &worse.response_ids};
+  AnswerPair out;
+  Example* const examples[] = {&out.chosen, &out.rejected};
+  if (row_->efficient_eos) {
+    for (std::vector<TokenId>* answer : answers) answer->push_back(tokenizer.eos_id());
+  }
+  const Lengths lengths = fit(question.size(), std::max(answers[0]->size(), answers[1]->size()),
+                              static_cast<std::size_t>(options.cutoff_len));
+  const bool cut = lengths.question < question.size();
+  question.resize(lengths.question);
+  for (std::size_t i = 0; i < 2; ++i) {
+    examples[i]->answer_truncated = lengths.answer < answers[i]->size();
+    examples[i]->truncated = cut || examples[i]->answer_truncated;
+    answers[i]->resize(std::min(lengths.answer, answers[i]->size()));
+    examples[i]->labels.assign(question.size(), kIgnore);
+    examples[i]->input_ids = question;
+    append(examples[i]->input_ids, *answers[i]);
+    append(examples[i]->labels, *answers[i]);
+  }
+  // The first token of a text is not predicted.
+  const std::size_t least = question.empty() ? 2 : 1;
+  if (std::min(answers[0]->size(), answers[1]->size()) < least)
+    return ended<AnswerPair>(Example::Outcome::dropped, "no token of an answer is trained");
+  if (*answers[0] == *answers[1])
+    return ended<AnswerPair>(Example::Outcome::dropped, "both answers have equal tokens");
+  return out;
+}
+
 }  // namespace octet::text

@@ -30,16 +30,16 @@ std::string bytes_of(const runtime::HostBatch& batch) {
   std::string bytes;
   put(bytes, batch.ids), put(bytes, batch.positions), put(bytes, batch.cu_seqlens);
   put(bytes, batch.label_rows), put(bytes, batch.targets), put(bytes, batch.names);
-  put(bytes, std::vector{batch.max_length});
+  put(bytes, batch.references), put(bytes, std::vector{batch.max_length, batch.pairs});
   return bytes;
 }
 runtime::HostBatch batch_of(std::string_view bytes) {
   runtime::HostBatch batch;
-  std::vector<std::int64_t> longest;
+  std::vector<std::int64_t> numbers;
   take(bytes, batch.ids), take(bytes, batch.positions), take(bytes, batch.cu_seqlens);
   take(bytes, batch.label_rows), take(bytes, batch.targets), take(bytes, batch.names);
-  take(bytes, longest);
-  batch.max_length = longest.at(0);
+  take(bytes, batch.references), take(bytes, numbers);
+  batch.max_length = numbers.at(0), batch.pairs = numbers.at(1);
   return batch;
 }
 

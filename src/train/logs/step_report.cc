@@ -91,6 +91,38 @@ std::string IdleExperts::look(std::int64_t step, const model::ExpertLoads& loads
          "balance them";
 }
 
+std::vector<double> sum_of_ranks(comm::Channel& channel, const std::vector<double>& own) {
+  std::vector<double> sum(own.size(), 0.0), of_rank(own.size());
+  const std::size_t size = own.size() * sizeof(double);
+  for (const std::string& bytes :
+       channel.all_gather_bytes(std::string(reinterpret_cast<const char*>(own.data()), size))) {
+    check(bytes.size() == size, "all ranks have the same figures");
+    std::memcpy(of_rank.data(), bytes.data(), size);
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += of_rank[i];
+  }
+  return sum;
+}
+
+std::vector<std::pair<std::string, double>> preference_fields(const std::vector<double>& sums,
+                                                              const ops::PreferenceRule& rule) {
+  using enum ops::PreferenceFigure;
+  const auto sum = [&](ops::PreferenceFigure figure) { return sums.at(static_cast<std::size_t>(figure)); };
+  if (sums.empty() || sum(pairs) == 0) return {};
+  const auto mean = [&](ops::PreferenceFigure figure) { return sum(figure) / sum(pairs); };
+  std::vector<std::pair<std::string, double>> fields = {
+      {"rewards/chosen", mean(reward_chosen)},
+      {"rewards/rejected", mean(reward_rejected)},
+      {"rewards/accuracies", mean(accurate)},
+      {"rewards/margins", (sum(reward_chosen) - sum(reward_rejected)) / sum(pairs)},
+      {"logps/chosen", mean(chosen)},
+      {"logps/rejected", mean(rejected)}};
+  if (rule.kind == ops::PreferenceKind::orpo) {
+    fields.emplace_back("sft_loss", mean(chosen_loss));
+    fields.emplace_back("odds_ratio_loss", mean(odds_loss));
+  }
+  return fields;
+}
+
 namespace {
 
 /// OwnFacts in a message.
@@ -273,6 +305,19 @@ void StepReport::report(const StepOutcome& outcome) {
   std::ranges::move(engine.instance().take_traffic(), std::back_inserter(traffic));
   own_loss_.add(engine.own_loss());
   report::StepFacts facts;
+  facts.label_tokens = outcome.result.label_tokens;
+  if (setup::trains_pairs(run_.config)) {
+    const std::span<const double> figures = engine.own_figures();
+    own_figures_.resize(figures.size());
+    for (std::size_t i = 0; i < figures.size(); ++i) own_figures_[i] += figures[i];
+    facts.label_tokens = 0;  // known with the figures of all ranks
+    if (logs_at(run_.step)) {
+      const std::vector<double> sums = sum_of_ranks(job, std::exchange(own_figures_, {}));
+      facts.extra = preference_fields(sums, setup::preference_of(run_.config));
+      facts.label_tokens =
+          static_cast<std::int64_t>(sums[static_cast<std::size_t>(ops::PreferenceFigure::labels)]);
+    }
+  }
   if (logs_at(run_.step)) {
     const AllFacts all =
         exchange_facts(job, {.loss = std::exchange(own_loss_, {}).mean(),
@@ -304,7 +349,6 @@ void StepReport::report(const StepOutcome& outcome) {
   facts.seconds = outcome.seconds;
   facts.tokens = step.tokens;
   facts.samples = step.samples;
-  facts.label_tokens = result.label_tokens;
   facts.skipped = was_skipped(result);
   facts.counts = guard_.counts();
   facts.data_seconds = outcome.data_seconds;

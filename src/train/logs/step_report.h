@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "faults/step_guard.h"
@@ -48,6 +49,16 @@ class IdleExperts {
   std::map<std::int64_t, std::vector<Expert>> experts_;
   std::int64_t before_ = -1;  ///< the step of the last call, or the step before the first call
 };
+
+// Sums over pairs of answers, and their fields in a log row.
+
+/// Returns the sums of the values of all ranks, in the order of ranks. Collective.
+std::vector<double> sum_of_ranks(comm::Channel& channel, const std::vector<double>& own);
+
+/// Returns the fields of a log row, with LLaMA-Factory's names ("rewards/chosen"), from sums in the order of
+/// ops::PreferenceFigure. Empty without pairs.
+std::vector<std::pair<std::string, double>> preference_fields(const std::vector<double>& sums,
+                                                              const ops::PreferenceRule& rule);
 
 // Facts of each rank, and their exchange for the log.
 
@@ -145,7 +156,10 @@ class StepReport {
   /// Reports the current step. Collective.
   void report(const StepOutcome& outcome);
   /// Starts again after a return to an earlier step.
-  void restart() { own_loss_ = {}; }
+  void restart() {
+    own_loss_ = {};
+    own_figures_.clear();
+  }
 
  private:
   /// Whether a step writes a log row.
@@ -156,7 +170,8 @@ class StepReport {
   RunContext& run_;
   RunParts& parts_;
   const StepGuard& guard_;
-  OwnLoss own_loss_;  ///< since the last log row
+  OwnLoss own_loss_;                 ///< since the last log row
+  std::vector<double> own_figures_;  ///< of pairs, since the last log row
   IdleExperts idle_experts_;
 };
 

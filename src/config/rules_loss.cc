@@ -1,0 +1,127 @@
+// Rules for the loss of tokens, and for preferences.
+#include "rules.h"
+
+namespace octet::config {
+namespace {
+
+class LossRules : RulesOf {
+ public:
+  using RulesOf::RulesOf;
+
+  void apply() {
+    tokens();
+    if (c_.stage == "dpo") {
+      preferences();
+      references();
+    } else {
+      for (const char* key : {"pref_loss", "pref_beta", "pref_ftx", "dpo_label_smoothing", "simpo_gamma",
+                              "ld_alpha", "ref_model", "precompute_ref_log_probs"}) {
+        if (changed(key)) note("'" + said(key) + "' (" + at(key) + ") is read only with stage: dpo");
+      }
+    }
+  }
+
+ private:
+  void exclude(const char* one, const char* other, const std::string& expected) {
+    complain({.what = said(one) + " and " + said(other) + " exclude each other",
+              .expected = expected,
+              .where = both(one, other),
+              .fix = kOneOfTwo});
+  }
+
+  void tokens() {
+    const bool smooths = c_.label_smoothing_factor > 0;
+    if (c_.use_dft_loss && c_.use_eaft_loss)
+      exclude("use_dft_loss", "use_eaft_loss", "one factor of the loss");
+    for (const auto& [key, on] :
+         {std::pair{"use_dft_loss", c_.use_dft_loss}, {"use_eaft_loss", c_.use_eaft_loss}}) {
+      if (on && smooths) exclude("label_smoothing_factor", key, "one change to the loss of a token");
+    }
+    for (const auto& [key, on] : {std::pair{"label_smoothing_factor", smooths},
+                                  {"use_dft_loss", c_.use_dft_loss},
+                                  {"use_eaft_loss", c_.use_eaft_loss},
+                                  {"compute_accuracy", c_.compute_accuracy}}) {
+      if (!on || c_.stage != "dpo") continue;
+      complain({.what = "'" + said(key) + "' is for the loss of tokens, but stage: dpo has the loss of pairs",
+                .expected = "stage: sft with " + said(key),
+                .where = both(key, "stage"),
+                .fix = "remove " + said(key) + ", or " + set_to("stage", "sft")});
+    }
+    if (!c_.use_eaft_loss && changed("eaft_alpha"))
+      note("'" + said("eaft_alpha") + "' (" + at("eaft_alpha") + ") is read only with use_eaft_loss: true");
+    if (c_.compute_accuracy && c_.eval_strategy == "no")
+      note("'" + said("compute_accuracy") + "' (" + at("compute_accuracy") +
+           ") has no effect without evaluations (eval_strategy: no)");
+  }
+
+  bool reads_reference() const { return c_.pref_loss != "orpo" && c_.pref_loss != "simpo"; }
+
+  void preferences() {
+    if (c_.dpo_label_smoothing > 0 && c_.pref_loss != "sigmoid") {
+      complain({.what = "'" + said("dpo_label_smoothing") + "' needs 'pref_loss: sigmoid'",
+                .found = said("pref_loss") + ": " + c_.pref_loss,
+                .where = both("dpo_label_smoothing", "pref_loss"),
+                .fix = set_to("pref_loss", "sigmoid") + ", or remove " + said("dpo_label_smoothing")});
+    }
+    if (c_.pref_loss != "simpo" && changed("simpo_gamma"))
+      note("'" + said("simpo_gamma") + "' (" + at("simpo_gamma") + ") is read only with pref_loss: simpo");
+    if (c_.streaming) {
+      complain({.what = "stage: dpo needs all pairs before the first step, but streaming reads them later",
+                .expected = "streaming: false with stage: dpo",
+                .where = both("streaming", "stage"),
+                .fix = set_to("streaming", "false")});
+    }
+    if (c_.packing && c_.packing_strategy == "llamafactory") {
+      complain({.what = "LLaMA-Factory does not pack pairs of answers",
+                .expected = "packing_strategy: best_fit, which keeps the answers of a pair together",
+                .where = both("packing_strategy", "stage"),
+                .fix = set_to("packing_strategy", "best_fit") + ", or packing: false"});
+    }
+    if (c_.moe_routing_file) {
+      complain({.what = "'moe_routing_file' has no experts for rejected answers",
+                .expected = "stage: sft with moe_routing_file",
+                .where = both("moe_routing_file", "stage"),
+                .fix = "remove moe_routing_file"});
+    }
+    // LLaMA-Factory switches all dropout off in this stage.
+    if (c_.finetuning_type == "lora" && c_.lora_dropout > 0) {
+      note("'" + said("lora_dropout") + "' (" + at("lora_dropout") +
+           ") is not applied with stage: dpo, like in LLaMA-Factory");
+      c_.lora_dropout = 0;
+    }
+  }
+
+  void references() {
+    if (!reads_reference()) {
+      for (const char* key : {"ref_model", "precompute_ref_log_probs"}) {
+        if (changed(key))
+          note("'" + said(key) + "' (" + at(key) + ") is not read: pref_loss: " + c_.pref_loss +
+               " has no reference");
+      }
+      return;
+    }
+    if (c_.precompute_ref_log_probs.value_or(true)) return;
+    if (c_.ref_model) {
+      complain({.what = "the model of " + said("ref_model") + " is read only before the first step",
+                .expected = "precompute_ref_log_probs: true with ref_model",
+                .where = both("ref_model", "precompute_ref_log_probs"),
+                .fix = "remove " + said("precompute_ref_log_probs")});
+    }
+    const bool lora = c_.finetuning_type == "lora";
+    if (lora && c_.additional_target.empty()) return;
+    const char* const key = lora ? "additional_target" : "finetuning_type";
+    complain(
+        {.what = "only adapters can be switched off to get the reference",
+         .expected = "finetuning_type: lora without additional_target, or precompute_ref_log_probs: true",
+         .where = both("precompute_ref_log_probs", key),
+         .fix = "remove " + said("precompute_ref_log_probs")});
+  }
+};
+
+}  // namespace
+
+void apply_loss_rules(Resolved& resolved, const LoadOptions& options) {
+  LossRules(resolved, options).apply();
+}
+
+}  // namespace octet::config

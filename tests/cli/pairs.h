@@ -1,0 +1,46 @@
+// Pairs of answers from the rows of the small task, and another model with its tokens.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "cli/task.h"
+
+namespace octet::test {
+
+/// Files in a folder of this process, made once.
+class Pairs {
+ public:
+  static const Pairs& get() {
+    static const Pairs pairs;
+    return pairs;
+  }
+  /// Rows of 40 questions, each with its answer as the chosen one, and the next answer as the rejected one.
+  std::string file() const { return folder_ / "pairs.jsonl"; }
+  /// A model with weights that were trained for some steps.
+  std::string other_model() const { return folder_ / "out"; }
+  std::string path(const std::string& name) const { return folder_ / name; }
+
+ private:
+  Pairs() : folder_("pairs") {
+    std::vector<Json> rows;
+    for (const auto& line : split(slurp(Task::get().data()), '\n')) {
+      if (!line.empty() && rows.size() < 41) rows.push_back(parse_json(line, "train.jsonl")["messages"]);
+    }
+    std::string text;
+    for (std::size_t i = 0; i + 1 < rows.size(); ++i) {
+      text += Json{{"prompt", rows[i][0]["content"]},
+                   {"chosen", rows[i][1]["content"]},
+                   {"rejected", rows[i + 1][1]["content"]}}
+                  .dump() +
+              "\n";
+    }
+    spill(file(), text);
+    const Outcome made =
+        trainer(Task::get().train(other_model(), "max_steps=4 save_strategy=no learning_rate=1e-2"));
+    if (made.code != 0) throw std::runtime_error("training failed: " + made.both());
+  }
+  TemporaryFolder folder_;
+};
+
+}  // namespace octet::test
