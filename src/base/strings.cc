@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -56,6 +57,33 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
     }
   }
   return best;
+}
+
+std::vector<std::string> names_of_family(std::string_view word, const std::vector<std::string>& candidates) {
+  const auto letters = [](std::string_view text) {
+    std::string out;
+    for (const char c : text) {
+      const char lower = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+      if (lower < 'a' || lower > 'z') break;
+      out += lower;
+    }
+    return out;
+  };
+  const std::string family = letters(word);
+  std::vector<std::string> out;
+  if (family.size() < 2) return out;
+  std::ranges::copy_if(candidates, std::back_inserter(out),
+                       [&](const std::string& name) { return letters(name) == family; });
+  return out;
+}
+
+bool same_digits(std::string_view a, std::string_view b) {
+  const auto digits = [](std::string_view text) {
+    std::string out;
+    std::ranges::copy_if(text, std::back_inserter(out), [](char c) { return c >= '0' && c <= '9'; });
+    return out;
+  };
+  return digits(a) == digits(b);
 }
 
 std::string human_bytes(double bytes) {

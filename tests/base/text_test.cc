@@ -125,5 +125,16 @@ TEST(Words, AreThoseThatPeopleRead) {
   EXPECT_EQ(split("a,,b,", ','), (std::vector<std::string>{"a", "", "b", ""}));
 }
 
+TEST(Text, NamesOfAFamilyBeginWithTheSameLetters) {
+  const std::vector<std::string> names{"phi", "phi4_mini", "philosophy", "qwen3"};
+  EXPECT_EQ(names_of_family("phi5", names), (std::vector<std::string>{"phi", "phi4_mini"}));
+  EXPECT_EQ(names_of_family("Qwen2.5", names), std::vector<std::string>{"qwen3"});
+  EXPECT_TRUE(names_of_family("q", names).empty());
+  EXPECT_TRUE(names_of_family("4", names).empty());
+  EXPECT_TRUE(same_digits("phi-4", "phi4"));
+  EXPECT_FALSE(same_digits("phi5", "phi4"));
+  EXPECT_FALSE(same_digits("phi", "phi4"));
+}
+
 }  // namespace
 }  // namespace octet::text_test

@@ -137,13 +137,13 @@ class MatchNone : public testing::Test {
   Tokenizer tokenizer_ = Tokenizer::from_folder(golden_path("tokenizers/llama3"));
 };
 
-TEST_F(MatchNone, ATextThatNoRowWritesNamesAllAndTheNearest) {
+TEST_F(MatchNone, ATextThatNoRowWritesNamesTheNearest) {
   const std::string other =
       reason("chat_template.jinja",
              "{{ bos_token }}{% for m in messages %}{{ '<|start_header_id|>' ~ m.role ~ "
              "'<|end_header_id|>\\n\\n' }}{% if m.role == 'system' %}Today is Monday. "
              "{% endif %}{{ m.content ~ '<|eot_id|>' }}{% endfor %}");
-  EXPECT_NE(other.find("alpaca, chatml"), std::string::npos) << other;
+  EXPECT_NE(other.find("every built-in template"), std::string::npos) << other;
   EXPECT_NE(other.find("'llama3' is the nearest"), std::string::npos) << other;
   EXPECT_NE(other.find("Today is Monday"), std::string::npos) << other;
 }

@@ -129,7 +129,7 @@ TEST_P(TokenizerGolden, EveryListOfIdsDecodesTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TokenizerGolden,
                          testing::Values("llama3", "qwen2", "gpt2", "gpt2_prefix", "qwen35", "tekken",
-                                         "sequence", "added", "gemma", "llama2", "mistral"),
+                                         "sequence", "added", "gemma", "llama2", "mistral", "han", "nfkc"),
                          [](const auto& shape) { return std::string(shape.param); });
 
 }  // namespace

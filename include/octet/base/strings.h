@@ -12,6 +12,13 @@ namespace octet {
 /// to four letters, two in longer ones, then a quarter of them. Neighbours exchanged are one edit.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
 
+/// The candidates that begin with the letters of `word`, in any case: for "phi5", phi and phi_small. Empty
+/// when `word` begins with fewer than two letters.
+std::vector<std::string> names_of_family(std::string_view word, const std::vector<std::string>& candidates);
+
+/// True when both words have the same digits in the same order: names with other digits are other versions.
+bool same_digits(std::string_view a, std::string_view b);
+
 /// "1.50 GiB", "12.0 MiB", "512 B".
 std::string human_bytes(double bytes);
 /// "1,234,567".

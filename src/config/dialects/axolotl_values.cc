@@ -70,7 +70,8 @@ void take_template(const Node& node, const Location& at, const Target& target) {
        {"mistral_v2v3", "mistral"},
        {"mistral_v3_tekken", "ministral"},
        {"deepseek_v3", "deepseek3"}}};
-  static constexpr std::array kOthers{"alpaca", "mistral_v1", "phi_3"};
+  static constexpr std::array kOthers{"alpaca", "cohere",     "exaone", "falcon_h1", "gemma3n",
+                                      "llama4", "mistral_v1", "phi_3",  "pixtral",   "qwen2_vl"};
   const std::string word = word_of(node);
   // The model's own template is the default here.
   if (word.starts_with("tokenizer_default") || word == "jinja") return;

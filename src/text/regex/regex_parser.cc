@@ -2,9 +2,11 @@
 #include "tokenizer/component.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
+#include "unicode/scripts.h"
 #include "unicode/utf8.h"
 
 namespace octet::text {
@@ -316,11 +318,10 @@ class Parser {
     const std::size_t close = pattern_.find('}', at_);
     if (close == std::string_view::npos) fail("a property without a closing brace");
     const std::string_view name = pattern_.substr(at_, close - at_);
-    const std::uint32_t mask = category_mask(name);
-    if (mask == 0) fail("the property '" + std::string(name) + "' is not a general category");
+    const std::optional<Ranges> set = property_ranges(name);
+    if (!set) fail("the property '" + std::string(name) + "' is neither a general category nor a script");
     at_ = close + 1;
-    const Ranges set = category_ranges(mask);
-    return negated ? complement(set) : set;
+    return negated ? complement(*set) : *set;
   }
 
   Ranges close_under_case(Ranges set) {

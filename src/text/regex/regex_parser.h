@@ -32,10 +32,11 @@ struct RegexNode {
   RegexAssertion assertion = RegexAssertion::text_start;
 };
 
-/// Parses `pattern`. Supported: literals, escapes, classes with nesting, && and \p{general category}, \s \w
-/// \d \h, groups, (?i) and (?m), atomic groups, look-ahead, look-behind of fixed length, greedy, lazy and
-/// possessive repetition, anchors. Throws Error with the name of an unsupported feature (back references,
-/// script properties, caseless matching beyond ASCII letters) or with the broken part.
+/// Parses `pattern`. Supported: literals, escapes, classes with nesting, && and \p{…} with general
+/// categories and scripts, \s \w \d \h, groups, (?i) and (?m), atomic groups, look-ahead, look-behind of
+/// fixed length, greedy, lazy and possessive repetition, anchors. Throws Error with the name of an
+/// unsupported feature (back references, other properties, caseless matching beyond ASCII letters) or with
+/// the broken part.
 RegexNode parse_regex(std::string_view pattern);
 
 }  // namespace octet::text

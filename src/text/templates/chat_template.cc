@@ -60,10 +60,24 @@ Conversation with_thoughts(const ChatTemplate::Row& row, Conversation conversati
       const std::size_t last = end ? from.find_last_not_of('\n') + 1 : from.size();
       return from.substr(first, std::max(first, last) - first);
     };
-    text = "<think>\n" + strip(message.thought, true) + "\n</think>\n\n" + strip(text, false);
+    text =
+        row.thought_words.begin + strip(message.thought, true) + row.thought_words.end + strip(text, false);
     message.thought.clear();
   }
   return conversation;
+}
+
+std::string comma_separated(const std::vector<std::string>& names) {
+  std::string out;
+  for (const std::string& name : names) out += (out.empty() ? "" : ", ") + name;
+  return out;
+}
+
+/// Returns "did you mean '…'?" with the nearest name. Returns "" if no name is near, or if the nearest name
+/// is another version.
+std::string offered(const std::string& name, const std::vector<std::string>& names) {
+  const std::string near = nearest_name(name, names);
+  return near.empty() || !same_digits(name, near) ? "" : "did you mean '" + near + "'?";
 }
 
 /// Splits the last answer from all turns before it. The answer is empty if the last turn is a question.
@@ -85,13 +99,16 @@ ChatTemplate ChatTemplate::find(const std::string& name) {
     return ChatTemplate(std::move(row));
   }
   if (auto row = find_row(name)) return ChatTemplate(std::move(row));
-  std::string all;
-  for (const auto& known : names()) all += (all.empty() ? "" : ", ") + known;
-  const std::string nearest = nearest_name(name, names());
+  const std::vector<std::string> family = names_of_family(name, template_names());
+  const std::string offer = offered(name, template_names());
   throw Error({.what = "there is no chat template '" + name.substr(0, 60) + "'",
-               .expected = "one of " + all,
+               .expected = (family.empty() ? "one of " : "a name such as ") +
+                           comma_separated(family.empty() ? template_names() : family) +
+                           ", or a file in Jinja",
                .where = "template",
-               .fix = nearest.empty() ? "give one of these" : "did you mean '" + nearest + "'?",
+               .fix = offer + (offer.empty() ? "" : " Otherwise ") +
+                      "leave template out to use the model's own chat template, or name a file "
+                      "(template: FILE.jinja)",
                .code = ExitCode::usage});
 }
 
@@ -136,13 +153,11 @@ void ChatTemplate::check(const TemplateOptions& options) const {
   if (options.cutoff_len < 1)
     refuse("cutoff_len must be at least 1", "set cutoff_len to the tokens of a sequence, such as 2048");
   if (options.tool_format && !find_tool_format(*options.tool_format)) {
-    const std::string nearest = nearest_name(*options.tool_format, tool_format_names());
-    std::string all;
-    for (const auto& known : tool_format_names()) all += (all.empty() ? "" : ", ") + known;
+    const std::string offer = offered(*options.tool_format, tool_format_names());
     throw Error({.what = "there is no tool format '" + options.tool_format->substr(0, 60) + "'",
-                 .expected = "one of " + all,
+                 .expected = "one of " + comma_separated(tool_format_names()),
                  .where = "tool_format",
-                 .fix = nearest.empty() ? "give one of these" : "did you mean '" + nearest + "'?",
+                 .fix = offer.empty() ? "leave tool_format out to use the template's format" : offer,
                  .code = ExitCode::usage});
   }
   (void)written_date(options.date);

@@ -6,46 +6,15 @@
 #include <algorithm>
 #include <vector>
 
+#include "jinja/python_text.h"
 #include "octet/base/error.h"
+#include "templates/jinja_lines.h"
+#include "templates/jinja_tools.h"
 #include "templates/template_file.h"
 #include "templates/template_row.h"
 
 namespace octet::text {
 namespace {
-
-/// Returns `text` as a Jinja string in single quotes.
-std::string jinja_string(std::string_view text) {
-  std::string out = "'";
-  for (const char c : text) {
-    // Line ends are escaped, because a copy of the file may have other line ends.
-    if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\r') {
-      out += "\\r";
-    } else {
-      if (c == '\\' || c == '\'') out += '\\';
-      out += c;
-    }
-  }
-  return out + "'";
-}
-
-/// An expression that concatenates texts.
-class Joined {
- public:
-  void literal(std::string_view text) {
-    if (!text.empty()) terms_.push_back(jinja_string(text));
-  }
-  void expression(std::string text) { terms_.push_back(std::move(text)); }
-  std::string text() const {
-    std::string out;
-    for (const std::string& term : terms_) out += (out.empty() ? "" : " + ") + term;
-    return out.empty() ? "''" : out;
-  }
-
- private:
-  std::vector<std::string> terms_;
-};
 
 constexpr std::string_view kContent = "{{content}}";
 
@@ -60,26 +29,6 @@ void add_filled(Joined& to, const std::string& slot, const std::string& content)
 
 /// Tags before this statement strip all blanks. Text after this statement keeps its leading blanks.
 const std::string kKeepsBlanks = "{%- if true %}{% endif %}\n";
-
-/// The lines of a template.
-class Lines {
- public:
-  Lines& tag(const std::string& statement) {
-    text_ += "{%- " + statement + " -%}\n";
-    return *this;
-  }
-  Lines& print(const std::string& expression) {
-    text_ += "{{- " + expression + " -}}\n";
-    return *this;
-  }
-  Lines& set(const std::string& name, const std::string& expression) {
-    return tag("set " + name + " = " + expression);
-  }
-  std::string text() const { return text_; }
-
- private:
-  std::string text_;
-};
 
 /// Training tokenises each part of a conversation separately, and some tokenizers add a blank before each
 /// text. The template tokenises one long text, so it must write these blanks between parts.
@@ -145,135 +94,34 @@ void print_slots(Lines& out, const Slots& slots, const std::string& content, con
   if (blanks.tokenizer != nullptr) out.set("ns.gap", gap);
 }
 
-/// An expression for a tool as {"type": "function", "function": ...}.
-constexpr const char* kWrapped =
-    "(tool if tool['type'] == 'function' else {'type': 'function', 'function': tool})";
-
-/// Writes descriptions of tools into ns.tools, and their names into ns.names. Servers may pass tools without
-/// parameters, or parameters without properties. These tools have no arguments.
-void describe_tools(Lines& out) {
-  out.set("f", "tool['function'] if tool['type'] == 'function' else tool");
-  out.set("ns.names", "ns.names + (', ' if ns.names else '') + f['name']");
-  out.set("ns.tools",
-          "ns.tools + '> Tool Name: ' + f['name'] + '\\nTool Description: ' ~ "
-          "f.get('description', '') ~ '\\nTool Args:\\n'");
-  out.set("parameters", "f.get('parameters') or {}");
-  out.set("required", "parameters.get('required') or []");
-  out.tag("for name, p in (parameters.get('properties') or {}) | items");
-  out.set(
-      "ns.tools",
-      "ns.tools + '  - ' + name + ' (' ~ p.get('type', '') ~ (', required' if name in required else '') ~ "
-      "'): ' ~ p.get('description', '')");
-  out.tag("if p.get('enum')");
-  out.set("ns.tools", "ns.tools + ', should be one of [' + p['enum'] | join(', ') + ']'");
-  out.tag("endif").tag("if p.get('items')");
-  out.set("ns.tools", "ns.tools + ', where each item should be ' ~ p['items'].get('type', '')");
-  out.tag("endif");
-  out.set("ns.tools", "ns.tools + '\\n'");
-  out.tag("endfor");
-  out.set("ns.tools", "ns.tools + '\\n'");
-}
-
-/// Returns the format's prompt with tools, names and date inserted.
-std::string tools_prompt(const ToolFormat& format) {
-  Joined out;
-  std::string_view rest = format.prompt;
-  while (!rest.empty()) {
-    const std::size_t open = rest.find("{{");
-    out.literal(rest.substr(0, open));
-    if (open == std::string_view::npos) break;
-    const std::size_t close = rest.find("}}", open);
-    const std::string_view name = rest.substr(open + 2, close - open - 2);
-    out.expression(name == "tools" ? "ns.tools" : name == "names" ? "ns.names" : "strftime_now('%d %b %Y')");
-    rest = rest.substr(close + 2);
-  }
-  return out.text();
-}
-
-void write_tools(Lines& out, const ToolFormat& format) {
-  out.tag("if tools");
-  out.tag("for tool in tools");
-  if (format.tool_form == "description") {
-    describe_tools(out);
-  } else if (format.tool_form == "json list") {
-    out.set("ns.tools", "ns.tools + (', ' if ns.tools else '') + " + std::string(kWrapped) + " | tojson");
-  } else {
-    const std::string indent =
-        format.tool_indent > 0 ? "(indent=" + std::to_string(format.tool_indent) + ")" : "";
-    Joined one;
-    one.expression("ns.tools");
-    one.literal(format.tool_before);
-    one.expression(std::string(kWrapped) + " | tojson" + indent);
-    one.literal(format.tool_after);
-    out.set("ns.tools", one.text());
-  }
-  out.tag("endfor");
-  if (format.tool_form == "json list") out.set("ns.tools", "'[' + ns.tools + ']'");
-  out.set("system", "system + " + tools_prompt(format));
-  out.tag("endif");
-}
-
-/// Writes the tool calls of a message into ns.calls.
-void write_calls(Lines& out, const ToolFormat& format) {
-  using List = ToolFormat::List;
-  out.set("ns.calls", "''");
-  out.tag("for call in message['tool_calls']");
-  out.set("f", "call['function'] if call['function'] else call");
-  out.set("arguments", "f['arguments'] if f['arguments'] is string else f['arguments'] | tojson");
-  Joined one;
-  if (format.call_form == "text") {
-    const std::string& text = format.call_text;
-    const std::size_t name = text.find("{{name}}"), arguments = text.find("{{arguments}}");
-    check(name < arguments && arguments != std::string::npos, "a call names its function first");
-    one.literal(std::string_view(text).substr(0, name));
-    one.expression("f['name']");
-    one.literal(std::string_view(text).substr(name + 8, arguments - name - 8));
-    one.expression("arguments");
-    one.literal(std::string_view(text).substr(arguments + 13));
-  } else {
-    if (format.call_list == List::never) one.literal(format.call_before);
-    one.literal("{\"name\": ");
-    one.expression("f['name'] | tojson");
-    one.literal(", \"" + format.call_arguments + "\": ");
-    one.expression("arguments");
-    one.literal("}");
-    if (format.call_list == List::never) one.literal(format.call_after);
-  }
-  const bool apart = format.call_form == "text" || format.call_list == List::never;
-  const std::string between = jinja_string(apart ? format.call_between : ", ");
-  out.set("ns.calls", "ns.calls + (" + between + " if ns.calls else '') + " + one.text());
-  out.tag("endfor");
-  if (apart) return;
-  if (format.call_list == List::always) {
-    out.set("ns.calls", "'[' + ns.calls + ']'");
-  } else {
-    out.set("ns.calls", "'[' + ns.calls + ']' if message['tool_calls'] | length > 1 else ns.calls");
-  }
-}
-
 /// Removes thoughts of earlier answers unless they are preserved. Without thinking, removes the thoughts of
 /// every answer. A removed thought extends from its start tag to the next end tag. Leading line ends of the
 /// remaining text are removed, too. A last answer without a thought gets an empty thought.
-void handle_thoughts(Lines& out, const Blanks& blanks) {
+void handle_thoughts(Lines& out, const ChatTemplate::Row& row, const Blanks& blanks) {
+  const WordPair& words = row.thought_words;
+  const std::string begin = jinja_string(words.begin), end = jinja_string(words.end);
   out.tag("if thinking == false or not (loop.last or preserved)");
   out.set("ns.kept", "''");
   out.set("ns.open", "''");
-  out.tag("for part in content.split('<think>\\n')");
+  out.tag("for part in content.split(" + begin + ")");
   out.tag("if loop.first");
   out.set("ns.kept", "part");
-  out.tag("elif '\\n</think>\\n\\n' in part");
-  out.set("ns.kept", "ns.kept + part.split('\\n</think>\\n\\n', 1)[1]");
+  out.tag("elif " + end + " in part");
+  out.set("ns.kept", "ns.kept + part.split(" + end + ", 1)[1]");
   out.set("ns.open", "''");
   out.tag("else");
-  out.set("ns.open", "ns.open + '<think>\\n' + part");
+  out.set("ns.open", "ns.open + " + begin + " + part");
   out.tag("endif");
   out.tag("endfor");
   out.set("content", "(ns.kept + ns.open).lstrip('\\n')");
   out.tag("endif");
-  out.tag("if loop.last and '<think>' not in content and '</think>' not in content");
+  const auto absent = [](const std::string& word) {
+    return jinja_string(python::strip(word)) + " not in content";
+  };
+  out.tag("if loop.last and " + absent(words.begin) + " and " + absent(words.end));
   const std::string blank = blanks.before_value("' '", "content");
   const std::string answer = blank.empty() ? "content" : "(" + blank + " + content if content else '')";
-  out.set("content", "'<think>\\n\\n</think>\\n\\n' + " + answer);
+  out.set("content", jinja_string(row.empty_thought) + " + " + answer);
   out.tag("endif");
 }
 
@@ -320,9 +168,9 @@ void write_turn(Lines& out, const ChatTemplate::Row& row, const ToolFormat& form
   out.tag("elif message['role'] == 'tool'");
   print_slots(out, row.observation, "content", blanks);
   out.tag("elif message['role'] == 'assistant'");
-  if (row.thinks) handle_thoughts(out, blanks);
+  if (row.thinks) handle_thoughts(out, row, blanks);
   out.tag("if message['tool_calls']");
-  write_calls(out, format);
+  write_jinja_calls(out, format);
   print_slots(out, function, row.fuse_system ? "ns.calls" : "(content + ns.calls)", blanks);
   out.tag("else");
   print_slots(out, row.assistant, "content", blanks);
@@ -338,8 +186,8 @@ void write_end(Lines& out, const ChatTemplate::Row& row, const Blanks& blanks) {
   }
   if (row.thinks) {
     out.tag("if add_generation_prompt and not thinking");
-    const std::string blank = blanks.before("ns.gap", "<think>\n");
-    out.print((blank.empty() ? "" : blank + " + ") + "'<think>\\n\\n</think>\\n\\n'").tag("endif");
+    const std::string blank = blanks.before("ns.gap", row.empty_thought);
+    out.print((blank.empty() ? "" : blank + " + ") + jinja_string(row.empty_thought)).tag("endif");
   }
 }
 
@@ -397,13 +245,14 @@ std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options, c
   const Blanks blanks(tokenizer);
   Lines out;
   out.set("bos", "bos_token if bos_token else ''").set("eos", "eos_token if eos_token else ''");
-  out.set("ns", "namespace(tools='', names='', calls='', begin='', gap='')");
+  const std::string parameters = format->call_form == "parameters" ? "parameters='', " : "";
+  out.set("ns", "namespace(tools='', names='', calls='', " + parameters + "begin='', gap='')");
   if (row->thinks) {
     out.set("thinking", "enable_thinking if enable_thinking is defined else " + usually_thinks(options));
     out.set("preserved", options.preserve_thinking ? "true" : "false");
   }
   take_system(out, options.default_system.value_or(row->default_system), row->trims.contains("system"));
-  write_tools(out, *format);
+  write_jinja_tools(out, *format);
   write_begin(out, *row, blanks);
   out.tag("for message in turns");
   write_turn(out, *row, *format, function_slots(*row, options), blanks);

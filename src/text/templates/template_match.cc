@@ -116,16 +116,10 @@ BlanksMatch match_blanks(const JinjaTemplate& jinja, const ChatTemplate::Row& ro
   return out;
 }
 
-std::string all_names() {
-  std::string all;
-  for (const auto& name : ChatTemplate::names()) all += (all.empty() ? "" : ", ") + name;
-  return all;
-}
-
 // Describes the row with the longest common beginning with `want`, and the first difference.
 std::string nearest(const std::string& want, const Tokenizer& tokenizer, const Probe& probe) {
   std::string best, text;
-  for (const auto& name : ChatTemplate::names()) {
+  for (const auto& name : row_names_in_order()) {
     std::string candidate = written(name, tokenizer, probe);
     if (!best.empty() && common_length(candidate, want) <= common_length(text, want)) continue;
     best = name;
@@ -177,7 +171,7 @@ TemplateMatch match_template(const std::string& folder, const Tokenizer& tokeniz
 }
 
 TemplateMatch match_jinja(const std::string& source, const std::string& whose, const Tokenizer& tokenizer) {
-  std::vector<std::string> left = ChatTemplate::names();
+  std::vector<std::string> left = row_names_in_order();
   std::string near, failure;
   int rendered_probes = 0;
   BlanksMatch blanks;
@@ -214,7 +208,7 @@ TemplateMatch match_jinja(const std::string& source, const std::string& whose, c
   }
   if (rendered_probes == 0) return {.found = {}, .reason = whose + " cannot be rendered: " + failure};
   if (left.empty()) {
-    return {.found = {}, .reason = whose + " writes other text than each of " + all_names() + "; " + near};
+    return {.found = {}, .reason = whose + " writes other text than every built-in template; " + near};
   }
   ChatTemplate::Row row = *find_row(left.front());
   row.trims = blanks.trims;

@@ -3,24 +3,20 @@
 #include <array>
 #include <ctime>
 
+#include "jinja/python_text.h"
 #include "octet/base/error.h"
 
 namespace octet::text {
 namespace {
 
-// Delimiters of thoughts and calls inside an answer.
-constexpr std::string_view kThought[] = {"<think>\n", "\n</think>\n\n"};
-constexpr std::string_view kThoughtBare[] = {"<think>", "</think>"};
-constexpr std::string_view kCall[] = {"<tool_call>", "</tool_call>"};
-
-/// Finds the first range from words[0] to words[1], both included. Returns false if there is none.
-bool find_between(const std::string& text, std::size_t from, const std::string_view (&words)[2],
-                  std::size_t& begin, std::size_t& end) {
-  begin = text.find(words[0], from);
+/// Finds the first range from words.begin to words.end, both included. Returns false if there is none.
+bool find_between(const std::string& text, std::size_t from, const WordPair& words, std::size_t& begin,
+                  std::size_t& end) {
+  begin = text.find(words.begin, from);
   if (begin == std::string::npos) return false;
-  const std::size_t close = text.find(words[1], begin + words[0].size());
+  const std::size_t close = text.find(words.end, begin + words.begin.size());
   if (close == std::string::npos) return false;
-  end = close + words[1].size();
+  end = close + words.end.size();
   return true;
 }
 
@@ -33,10 +29,10 @@ std::string without(const std::string& text, const std::string& part) {
   return out.append(text, done);
 }
 
-std::string without_thoughts(const std::string& text) {
+std::string without_thoughts(const std::string& text, const WordPair& words) {
   std::string out;
   std::size_t done = 0, begin = 0, end = 0;
-  while (find_between(text, done, kThought, begin, end)) {
+  while (find_between(text, done, words, begin, end)) {
     out.append(text, done, begin - done);
     done = end;
   }
@@ -44,21 +40,24 @@ std::string without_thoughts(const std::string& text) {
   return out.substr(std::min(out.find_first_not_of('\n'), out.size()));
 }
 
-bool has_thought_word(const Message& message) {
+bool has_thought_word(const Message& message, const WordPair& words) {
   const std::string text = message.text + message.content;
-  return text.find(kThoughtBare[0]) != std::string::npos || text.find(kThoughtBare[1]) != std::string::npos;
+  return text.find(python::strip(words.begin)) != std::string::npos ||
+         text.find(python::strip(words.end)) != std::string::npos;
 }
 
 /// Returns an answer that calls functions: the reprinted calls. With `with_text`, the text around a tagged
 /// call, or else a thought, is written before the calls.
-std::string write_function(const ToolFormat& format, const std::string& content, bool with_text) {
+std::string write_function(const ToolFormat& format, const ChatTemplate::Row& row, const std::string& content,
+                           bool with_text) {
   std::size_t begin = 0, end = 0;
-  if (with_text && find_between(content, 0, kCall, begin, end)) {
+  if (with_text && find_between(content, 0, row.call_words, begin, end)) {
     const std::string call = content.substr(begin, end - begin);
-    const std::string inner = call.substr(kCall[0].size(), call.size() - kCall[0].size() - kCall[1].size());
-    return without(content, call) + format.write_calls(inner);
+    const std::size_t around = row.call_words.begin.size() + row.call_words.end.size();
+    return without(content, call) +
+           format.write_calls(call.substr(row.call_words.begin.size(), call.size() - around));
   }
-  if (with_text && find_between(content, 0, kThought, begin, end)) {
+  if (with_text && find_between(content, 0, row.thought_words, begin, end)) {
     const std::string thought = content.substr(begin, end - begin);
     return thought + format.write_calls(without(content, thought));
   }
@@ -132,9 +131,7 @@ class Writer {
     turn(conversation, i, {.text = &out, .eos = eos});
   }
 
-  void empty_thought(std::vector<TokenId>& ids) const {
-    tokenizer_.encode_to(std::string(kThought[0]) + std::string(kThought[1]), ids);
-  }
+  void empty_thought(std::vector<TokenId>& ids) const { tokenizer_.encode_to(row_.empty_thought, ids); }
 
  private:
   void turn(const Conversation& conversation, std::size_t index, const Sink& out) const {
@@ -174,7 +171,7 @@ class Writer {
       if (!message.text.empty() && row_.fuse_system)
         throw Refusal{"a message has a text before its calls, which the template does not write"};
       Written calls = users(message.text);
-      calls.template_words(write_function(*format_, message.content, !row_.fuse_system));
+      calls.template_words(write_function(*format_, row_, message.content, !row_.fuse_system));
       append(function_slots(row_, options_), calls, out);
     } else {
       throw Refusal{"a message has the role '" + message.role.substr(0, 40) + "'"};
@@ -219,13 +216,13 @@ class Writer {
   const ToolFormat* format_ = nullptr;
 };
 
-void drop_thoughts(Message& message) {
-  message.content = without_thoughts(message.content);
-  message.text = without_thoughts(message.text);
+void drop_thoughts(Message& message, const WordPair& words) {
+  message.content = without_thoughts(message.content, words);
+  message.text = without_thoughts(message.text, words);
 }
 
-void drop_thoughts(std::vector<Message>& messages, std::size_t end) {
-  for (std::size_t i = 1; i < end; i += 2) drop_thoughts(messages[i]);
+void drop_thoughts(std::vector<Message>& messages, std::size_t end, const WordPair& words) {
+  for (std::size_t i = 1; i < end; i += 2) drop_thoughts(messages[i], words);
 }
 
 }  // namespace
@@ -280,13 +277,13 @@ EncodedTurns encode_turns(const ChatTemplate::Row& row, const Tokenizer& tokeniz
   const Writer writer(row, tokenizer, options);
   auto& messages = conversation.messages;
   if (row.thinks) {
-    if (options.enable_thinking == false) drop_thoughts(messages, messages.size());
-    if (discard_history) drop_thoughts(messages, messages.size() - 2);
+    if (options.enable_thinking == false) drop_thoughts(messages, messages.size(), row.thought_words);
+    if (discard_history) drop_thoughts(messages, messages.size() - 2, row.thought_words);
   }
   EncodedTurns turns = writer.turns(conversation);
   if (!row.thinks) return turns;
   for (std::size_t i = discard_history ? messages.size() - 2 : 0; i < messages.size(); i += 2) {
-    if (has_thought_word(messages[i + 1])) continue;
+    if (has_thought_word(messages[i + 1], row.thought_words)) continue;
     if (options.enable_thinking.value_or(false)) {
       std::vector<TokenId> answer;
       writer.empty_thought(answer);
@@ -310,8 +307,7 @@ std::string write_text(const ChatTemplate::Row& row, const Tokenizer& tokenizer,
   std::string out;
   const std::size_t count = conversation.messages.size();
   for (std::size_t i = 0; i < count; ++i) {
-    if (row.thinks && i % 2 == 1 && i + 1 == count)
-      out += std::string(kThought[0]) + std::string(kThought[1]);
+    if (row.thinks && i % 2 == 1 && i + 1 == count) out += row.empty_thought;
     writer.text(conversation, i, eos, out);
   }
   if (row.efficient_eos && count % 2 == 0) out += eos;
@@ -323,15 +319,15 @@ Prompt encode_last_turn(const ChatTemplate::Row& row, const Tokenizer& tokenizer
   const Writer writer(row, tokenizer, options);
   auto& messages = conversation.messages;
   if (row.thinks) {
-    if (!options.preserve_thinking) drop_thoughts(messages, messages.size() - 2);
-    if (options.enable_thinking == false) drop_thoughts(messages.back());
+    if (!options.preserve_thinking) drop_thoughts(messages, messages.size() - 2, row.thought_words);
+    if (options.enable_thinking == false) drop_thoughts(messages.back(), row.thought_words);
   }
   const EncodedTurns turns = writer.turns(conversation);
   Prompt out;
   for (std::size_t i = 0; i + 1 < turns.size(); ++i) {
     out.prompt_ids.insert(out.prompt_ids.end(), turns[i].begin(), turns[i].end());
   }
-  if (row.thinks && !has_thought_word(messages.back())) {
+  if (row.thinks && !has_thought_word(messages.back(), row.thought_words)) {
     writer.empty_thought(options.enable_thinking.value_or(false) ? out.response_ids : out.prompt_ids);
   }
   out.response_ids.insert(out.response_ids.end(), turns.back().begin(), turns.back().end());

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "octet/base/json_fwd.h"
 #include "octet/text/chat_template.h"
 #include "templates/tool_format.h"
 
@@ -21,11 +22,19 @@ struct Slot {
 };
 using Slots = std::vector<Slot>;
 
+/// The words around a part of an answer.
+struct WordPair {
+  std::string begin, end;
+};
+
 struct ChatTemplate::Row {
   std::string name;
   Slots prefix, system, user, assistant, observation, function;
   std::string tool_format, default_system;
   std::vector<std::string> stop_words;
+  WordPair thought_words{"<think>\n", "\n</think>\n\n"};
+  WordPair call_words{"<tool_call>", "</tool_call>"};  ///< around calls in an answer with other text
+  std::string empty_thought;
   bool replace_eos = false, efficient_eos = false, fuse_system = false, thinks = false;
   /// Roles with contents that are trimmed like with Jinja's trim: system, user, assistant, observation.
   std::set<std::string> trims;
@@ -46,6 +55,10 @@ const Slots& function_slots(const ChatTemplate::Row& row, const TemplateOptions&
 /// Returns null if the table has no such row.
 std::shared_ptr<const ChatTemplate::Row> find_row(const std::string& name);
 std::vector<std::string> row_names();
+/// In the order of the table: templates for models of any family come first.
+std::vector<std::string> row_names_in_order();
+/// Returns the names of rows, and other names for them.
+std::vector<std::string> template_names();
 /// Returns all fields of the row that affect its texts, for a hash.
 std::string row_words(const std::string& name);
 
@@ -73,9 +86,15 @@ std::string write_text(const ChatTemplate::Row& row, const Tokenizer& tokenizer,
 /// Returns "09 Mar 2026" for "2026-03-09", and today for "". Throws Error for an invalid date.
 std::string written_date(const std::string& date);
 
-// The table of chat templates and tool formats, as JSON text.
+/// A part of the table of tool formats and chat templates, as JSON lists. template_table.cc documents the
+/// fields.
+struct TemplateTable {
+  std::string_view formats, rows;
+};
+TemplateTable general_rows();
+TemplateTable family_rows();
 
-/// {"tool_formats": [...], "templates": [...]}. template_table.cc documents the fields.
-std::string_view template_table();
+/// The whole table: {"tool_formats": [...], "templates": [...]}.
+const Json& template_table();
 
 }  // namespace octet::text

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 
 #include "jinja/python_text.h"
@@ -7,7 +8,13 @@
 namespace octet::text {
 namespace {
 
-using Rows = std::map<std::string, std::shared_ptr<const ChatTemplate::Row>>;
+constexpr const char* kWhere = "the table of templates";
+
+/// The rows by name, and their names in the order of the table.
+struct Rows {
+  std::map<std::string, std::shared_ptr<const ChatTemplate::Row>> by_name;
+  std::vector<std::string> order;
+};
 
 Slots read_slots(const Json& row, const char* key, const Slots& fallback) {
   const auto it = row.find(key);
@@ -23,8 +30,14 @@ Slots read_slots(const Json& row, const char* key, const Slots& fallback) {
   return out;
 }
 
+WordPair read_words(const Json& row, const char* key, const WordPair& fallback) {
+  const auto it = row.find(key);
+  if (it == row.end()) return fallback;
+  return {it->at(0).get<std::string>(), it->at(1).get<std::string>()};
+}
+
 ChatTemplate::Row read_row(const Json& json) {
-  const std::string where = "the table of templates";
+  const std::string where = kWhere;
   const Slots content{{Slot::Kind::text, "{{content}}"}};
   ChatTemplate::Row out;
   out.name = json_string(json, "name", "", where);
@@ -34,6 +47,10 @@ ChatTemplate::Row read_row(const Json& json) {
   out.thinks = json_bool(json, "thinks", false, where);
   out.tool_format = json_string(json, "tool_format", "default", where);
   out.default_system = json_string(json, "default_system", "", where);
+  out.thought_words = read_words(json, "thought_words", out.thought_words);
+  out.call_words = read_words(json, "call_words", out.call_words);
+  out.empty_thought =
+      json_string(json, "empty_thought", out.thought_words.begin + out.thought_words.end, where);
   Slots answer = content;
   if (!out.efficient_eos) answer.push_back({Slot::Kind::eos, ""});
   out.prefix = read_slots(json, "prefix", {});
@@ -51,30 +68,49 @@ ChatTemplate::Row read_row(const Json& json) {
 const Rows& rows() {
   static const Rows all = [] {
     Rows out;
-    const Json table = parse_json(template_table(), "the table of templates");
-    for (const auto& json : table.at("templates")) {
+    for (const auto& json : template_table().at("templates")) {
       auto row = std::make_shared<const ChatTemplate::Row>(read_row(json));
-      out[row->name] = std::move(row);
+      out.order.push_back(row->name);
+      out.by_name[row->name] = std::move(row);
     }
     return out;
   }();
   return all;
 }
 
-/// Returns the row for a name in LLaMA-Factory. Rows for vision-language models differ from others in their
-/// images only.
-std::string row_of(const std::string& name) {
-  static const std::map<std::string, std::string> same{{"qwen3_vl", "qwen3"},
-                                                       {"qwen3_vl_nothink", "qwen3_nothink"}};
-  const auto found = same.find(name);
-  return found == same.end() ? name : found->second;
+/// Names in LLaMA-Factory with the text of another row. Most are for models with images or sounds, which the
+/// text does not show.
+const std::map<std::string, std::string>& other_names() {
+  static const std::map<std::string, std::string> all{
+      {"gemma3n", "gemma3"},  {"gemma4n", "gemma4"},       {"glm_ocr", "glm4"},
+      {"keye_vl", "qwen3"},   {"ministral3", "ministral"}, {"mllama", "llama3"},
+      {"phi_small", "phi"},   {"pixtral", "ministral"},    {"qwen2_omni", "qwen2_vl"},
+      {"qwen3_6", "qwen3_5"}, {"qwen3_omni", "qwen3"},     {"qwen3_omni_nothink", "qwen3_nothink"},
+      {"qwen3_vl", "qwen3"},  {"video_llava", "vicuna"},   {"qwen3_vl_nothink", "qwen3_nothink"},
+      {"yi", "smollm"}};
+  return all;
+}
+
+/// Returns the rows of a part of the table, with the fields of `like`.
+void add_rows(std::string_view text, Json& out) {
+  for (Json row : parse_json(text, kWhere)) {
+    if (const std::string like = json_string(row, "like", "", kWhere); !like.empty()) {
+      Json whole = *std::ranges::find_if(
+          out, [&](const Json& other) { return other.at("name").get<std::string>() == like; });
+      row.erase("like");
+      whole.update(row);
+      row = std::move(whole);
+    }
+    out.push_back(std::move(row));
+  }
 }
 
 }  // namespace
 
 std::shared_ptr<const ChatTemplate::Row> find_row(const std::string& name) {
-  const auto it = rows().find(row_of(name));
-  return it == rows().end() ? nullptr : it->second;
+  const auto other = other_names().find(name);
+  const auto it = rows().by_name.find(other == other_names().end() ? name : other->second);
+  return it == rows().by_name.end() ? nullptr : it->second;
 }
 
 Conversation trimmed(const ChatTemplate::Row& row, Conversation conversation) {
@@ -89,21 +125,38 @@ Conversation trimmed(const ChatTemplate::Row& row, Conversation conversation) {
 }
 
 std::string row_words(const std::string& name) {
-  const Json table = parse_json(template_table(), "the table of templates");
-  std::string words = table.at("tool_formats").dump();
-  for (const auto& json : table.at("templates")) {
-    if (json_string(json, "name", "", "the table of templates") == name) words += json.dump();
+  // The option tool_format can select each of these formats for each row.
+  std::string words = parse_json(general_rows().formats, kWhere).dump();
+  for (const auto& json : template_table().at("templates")) {
+    if (json.at("name").get<std::string>() != name) continue;
+    words += json.dump();
+    const std::string format = json_string(json, "tool_format", "default", kWhere);
+    for (const auto& other : parse_json(family_rows().formats, kWhere)) {
+      if (other.at("name").get<std::string>() == format) words += other.dump();
+    }
   }
   return words;
 }
 
 std::vector<std::string> row_names() {
-  std::vector<std::string> out;
-  for (const auto& [name, row] : rows()) out.push_back(name);
+  std::vector<std::string> out = rows().order;
+  std::ranges::sort(out);
+  return out;
+}
+
+std::vector<std::string> row_names_in_order() {
+  return rows().order;
+}
+
+std::vector<std::string> template_names() {
+  std::vector<std::string> out = rows().order;
+  for (const auto& [name, row] : other_names()) out.push_back(name);
+  std::ranges::sort(out);
   return out;
 }
 
 // Fields of a template:
+// - `like`: the name of an earlier row. Fields that are not given are those of this row.
 // - `prefix`, `system`, `user`, `assistant`, `observation`, `function`: lists of slots. A slot is a string or
 //   {"token": "bos" or "eos"}. Defaults: `prefix` is empty; `system` and `user` are only the content;
 //   `assistant` is the content and an eos (no eos with `efficient_eos`); `observation` equals `user`;
@@ -115,209 +168,28 @@ std::vector<std::string> row_names() {
 // - `efficient_eos`: one eos after the last turn instead of one per turn.
 // - `fuse_system`: the system text is part of the first question.
 // - `thinks`: answers have a thought, which may be empty.
+// - `thought_words`, `call_words`: the words before and after a thought, and before and after calls that an
+//   answer has besides other text.
+// - `empty_thought`: an empty thought; default: the two words.
 //
 // Fields of a tool format:
 // - `prompt`: the text after the system text, with {{tools}}, {{names}}, {{date}}.
 // - `tool`: each tool as JSON (`indent`, text `before` and `after`), as one JSON list, or as a description.
+//   `wrapped`: tools are written as {"type": "function", "function": ...}, otherwise without this object.
+//   `before` may have {{name}}. "raw" is the text of the data.
 // - `call`: each call as text with {{name}} and {{arguments}}, or as a JSON object. `arguments` is the key of
 //   the object's arguments. Calls are in a list "always", "when several" or "never". With "never", `before`,
 //   `after` and `between` are texts around the calls.
-namespace {
-
-// clang-format off
-constexpr std::string_view kTable = R"json(
-{"tool_formats": [
-  {
-    "name": "default",
-    "prompt": "You have access to the following tools:\n{{tools}}Use the following format if using a tool:\n```\nAction: tool name (one of [{{names}}])\nAction Input: the input to the tool, in a JSON format representing the kwargs (e.g. ```{\"input\": \"hello world\", \"num_beams\": 5}```)\n```\n",
-    "tool": {"form": "description"},
-    "call": {"form": "text", "text": "Action: {{name}}\nAction Input: {{arguments}}", "between": "\n"}
-  },
-  {
-    "name": "llama3",
-    "prompt": "Cutting Knowledge Date: December 2023\nToday Date: {{date}}\n\nYou have access to the following functions. To call a function, please respond with JSON for a function call. Respond in the format {\"name\": function name, \"parameters\": dictionary of argument name and its value}. Do not use variables.\n\n{{tools}}",
-    "tool": {"form": "json", "indent": 4, "after": "\n\n"},
-    "call": {"form": "json", "arguments": "parameters", "list": "when several"}
-  },
-  {
-    "name": "mistral",
-    "prompt": "[AVAILABLE_TOOLS] {{tools}}[/AVAILABLE_TOOLS]",
-    "tool": {"form": "json list"},
-    "call": {"form": "json", "arguments": "arguments", "list": "always"}
-  },
-  {
-    "name": "qwen",
-    "prompt": "\n\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with function signatures within <tools></tools> XML tags:\n<tools>{{tools}}\n</tools>\n\nFor each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>",
-    "tool": {"form": "json", "before": "\n"},
-    "call": {"form": "json", "arguments": "arguments", "list": "never", "before": "<tool_call>\n", "after": "\n</tool_call>", "between": "\n"}
-  }
-], "templates": [
-  {
-    "name": "alpaca",
-    "user": ["### Instruction:\n{{content}}\n\n### Response:\n"],
-    "assistant": ["{{content}}", {"token": "eos"}, "\n\n"],
-    "default_system": "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
-  },
-  {
-    "name": "chatml",
-    "system": ["<|im_start|>system\n{{content}}<|im_end|>\n"],
-    "user": ["<|im_start|>user\n{{content}}<|im_end|>\n<|im_start|>assistant\n"],
-    "assistant": ["{{content}}<|im_end|>\n"],
-    "observation": ["<|im_start|>tool\n{{content}}<|im_end|>\n<|im_start|>assistant\n"],
-    "stop_words": ["<|im_end|>", "<|im_start|>"],
-    "replace_eos": true
-  },
-  {
-    "name": "deepseek",
-    "prefix": [{"token": "bos"}],
-    "system": ["{{content}}\n\n"],
-    "user": ["User: {{content}}\n\nAssistant:"]
-  },
-  {
-    "name": "deepseek3",
-    "prefix": [{"token": "bos"}],
-    "user": ["<｜User｜>{{content}}<｜Assistant｜>"]
-  },
-  {
-    "name": "deepseekr1",
-    "prefix": [{"token": "bos"}],
-    "user": ["<｜User｜>{{content}}<｜Assistant｜>"],
-    "thinks": true
-  },
-  {
-    "name": "default",
-    "system": ["System: {{content}}", {"token": "eos"}, "\n"],
-    "user": ["Human: {{content}}", {"token": "eos"}, "\nAssistant:"],
-    "assistant": ["{{content}}", {"token": "eos"}, "\n"]
-  },
-  {
-    "name": "empty",
-    "assistant": ["{{content}}"]
-  },
-  {
-    "name": "gemma",
-    "prefix": [{"token": "bos"}],
-    "system": ["{{content}}\n\n"],
-    "user": ["<start_of_turn>user\n{{content}}<end_of_turn>\n<start_of_turn>model\n"],
-    "assistant": ["{{content}}<end_of_turn>\n"],
-    "observation": ["<start_of_turn>tool\n{{content}}<end_of_turn>\n<start_of_turn>model\n"],
-    "stop_words": ["<end_of_turn>"],
-    "replace_eos": true,
-    "fuse_system": true
-  },
-  {
-    "name": "gemma2",
-    "prefix": [{"token": "bos"}],
-    "system": ["{{content}}\n\n"],
-    "user": ["<start_of_turn>user\n{{content}}<end_of_turn>\n<start_of_turn>model\n"],
-    "assistant": ["{{content}}<end_of_turn>\n"],
-    "observation": ["<start_of_turn>tool\n{{content}}<end_of_turn>\n<start_of_turn>model\n"],
-    "stop_words": ["<eos>", "<end_of_turn>"],
-    "efficient_eos": true,
-    "fuse_system": true
-  },
-  {
-    "name": "gemma3",
-    "prefix": [{"token": "bos"}],
-    "system": ["{{content}}\n\n"],
-    "user": ["<start_of_turn>user\n{{content}}<end_of_turn>\n<start_of_turn>model\n"],
-    "assistant": ["{{content}}<end_of_turn>\n"],
-    "observation": ["<start_of_turn>tool\n{{content}}<end_of_turn>\n<start_of_turn>model\n"],
-    "stop_words": ["<end_of_turn>"],
-    "replace_eos": true,
-    "fuse_system": true
-  },
-  {
-    "name": "llama2",
-    "system": ["<<SYS>>\n{{content}}\n<</SYS>>\n\n"],
-    "user": [{"token": "bos"}, "[INST] {{content}} [/INST]"],
-    "fuse_system": true
-  },
-  {
-    "name": "llama3",
-    "prefix": [{"token": "bos"}],
-    "system": ["<|start_header_id|>system<|end_header_id|>\n\n{{content}}<|eot_id|>"],
-    "user": ["<|start_header_id|>user<|end_header_id|>\n\n{{content}}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"],
-    "assistant": ["{{content}}<|eot_id|>"],
-    "observation": ["<|start_header_id|>ipython<|end_header_id|>\n\n{{content}}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"],
-    "tool_format": "llama3",
-    "stop_words": ["<|eot_id|>", "<|eom_id|>"],
-    "replace_eos": true
-  },
-  {
-    "name": "ministral",
-    "prefix": [{"token": "bos"}],
-    "system": ["{{content}}\n\n"],
-    "user": ["[INST]{{content}}[/INST]"],
-    "observation": ["[TOOL_RESULTS]{\"content\": {{content}}}[/TOOL_RESULTS]"],
-    "function": ["[TOOL_CALLS]{{content}}", {"token": "eos"}],
-    "tool_format": "mistral",
-    "fuse_system": true
-  },
-  {
-    "name": "mistral",
-    "prefix": [{"token": "bos"}],
-    "system": ["{{content}}\n\n"],
-    "user": ["[INST] {{content}}[/INST]"],
-    "assistant": [" {{content}}", {"token": "eos"}],
-    "observation": ["[TOOL_RESULTS] {\"content\": {{content}}}[/TOOL_RESULTS]"],
-    "function": ["[TOOL_CALLS] {{content}}", {"token": "eos"}],
-    "tool_format": "mistral",
-    "fuse_system": true
-  },
-  {
-    "name": "phi",
-    "system": ["<|system|>\n{{content}}<|end|>\n"],
-    "user": ["<|user|>\n{{content}}<|end|>\n<|assistant|>\n"],
-    "assistant": ["{{content}}<|end|>\n"],
-    "stop_words": ["<|end|>"],
-    "replace_eos": true
-  },
-  {
-    "name": "qwen",
-    "system": ["<|im_start|>system\n{{content}}<|im_end|>\n"],
-    "user": ["<|im_start|>user\n{{content}}<|im_end|>\n<|im_start|>assistant\n"],
-    "assistant": ["{{content}}<|im_end|>\n"],
-    "observation": ["<|im_start|>user\n<tool_response>\n{{content}}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"],
-    "tool_format": "qwen",
-    "default_system": "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-    "stop_words": ["<|im_end|>"],
-    "replace_eos": true
-  },
-  {
-    "name": "qwen3",
-    "system": ["<|im_start|>system\n{{content}}<|im_end|>\n"],
-    "user": ["<|im_start|>user\n{{content}}<|im_end|>\n<|im_start|>assistant\n"],
-    "assistant": ["{{content}}<|im_end|>\n"],
-    "observation": ["<|im_start|>user\n<tool_response>\n{{content}}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"],
-    "tool_format": "qwen",
-    "stop_words": ["<|im_end|>"],
-    "replace_eos": true,
-    "thinks": true
-  },
-  {
-    "name": "qwen3_nothink",
-    "system": ["<|im_start|>system\n{{content}}<|im_end|>\n"],
-    "user": ["<|im_start|>user\n{{content}}<|im_end|>\n<|im_start|>assistant\n"],
-    "assistant": ["{{content}}<|im_end|>\n"],
-    "observation": ["<|im_start|>user\n<tool_response>\n{{content}}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"],
-    "tool_format": "qwen",
-    "stop_words": ["<|im_end|>"],
-    "replace_eos": true
-  },
-  {
-    "name": "vicuna",
-    "user": ["USER: {{content}} ASSISTANT:"],
-    "default_system": "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and polite answers to the user's questions."
-  }
-]}
-)json";
-// clang-format on
-
-}  // namespace
-
-std::string_view template_table() {
-  return kTable;
+const Json& template_table() {
+  static const Json all = [] {
+    Json out{{"tool_formats", Json::array()}, {"templates", Json::array()}};
+    for (const TemplateTable& part : {general_rows(), family_rows()}) {
+      for (const Json& format : parse_json(part.formats, kWhere)) out["tool_formats"].push_back(format);
+      add_rows(part.rows, out["templates"]);
+    }
+    return out;
+  }();
+  return all;
 }
 
 }  // namespace octet::text

@@ -61,7 +61,15 @@ bool is_function(const PythonJson& tool) {
   return type && type->is(Kind::string) && type->text == "function";
 }
 
-PythonJson wrapped(const PythonJson& tool) {
+/// Returns a tool without {"type": "function", "function": ...}.
+const PythonJson& bare_tool(const PythonJson& tool) {
+  if (!tool.is(Kind::object)) throw Refusal{"a tool is not a JSON object"};
+  return is_function(tool) ? member(tool, "function") : tool;
+}
+
+PythonJson written_tool(const PythonJson& tool, ToolFormat::Wrap wrap) {
+  if (wrap == ToolFormat::Wrap::given) return tool;
+  if (wrap == ToolFormat::Wrap::bare) return bare_tool(tool);
   if (!tool.is(Kind::object)) throw Refusal{"a tool is not a JSON object"};
   if (is_function(tool)) return tool;
   PythonJson out{Kind::object, "", {}, {}};
@@ -99,9 +107,14 @@ std::string describe_parameter(const std::string& name, const PythonJson& param,
   return out + "\n";
 }
 
+std::string name_of_tool(const PythonJson& tool) {
+  const PythonJson& name = member(tool, "name");
+  if (!name.is(Kind::string)) throw Refusal{"the name of a tool is not a string"};
+  return name.text;
+}
+
 std::string describe(const PythonJson& given, std::string& names) {
-  if (!given.is(Kind::object)) throw Refusal{"a tool is not a JSON object"};
-  const PythonJson& tool = is_function(given) ? member(given, "function") : given;
+  const PythonJson& tool = bare_tool(given);
   const PythonJson& parameters = member(tool, "parameters");
   const PythonJson& properties = member(parameters, "properties");
   if (!properties.is(Kind::object)) throw Refusal{"'properties' of a tool is not a JSON object"};
@@ -109,17 +122,26 @@ std::string describe(const PythonJson& given, std::string& names) {
   for (const auto& [name, param] : properties.members) {
     list += describe_parameter(name, param, parameters.find("required"));
   }
-  const PythonJson& name = member(tool, "name");
-  if (!name.is(Kind::string)) throw Refusal{"the name of a tool is not a string"};
-  names += (names.empty() ? "" : ", ") + name.text;
-  return "> Tool Name: " + name.text + "\nTool Description: " + optional_str(tool, "description") +
+  const std::string name = name_of_tool(tool);
+  names += (names.empty() ? "" : ", ") + name;
+  return "> Tool Name: " + name + "\nTool Description: " + optional_str(tool, "description") +
          "\nTool Args:\n" + list + "\n";
+}
+
+/// Returns the arguments of a call, each written with the format's text for one argument.
+std::string write_parameters(const ToolFormat& format, const PythonJson& arguments) {
+  if (!arguments.is(Kind::object)) throw Refusal{"the arguments of a function call are not an object"};
+  std::string out;
+  for (const auto& [key, value] : arguments.members) {
+    const std::string text = value.is(Kind::string) ? value.text : dump_python_json(value);
+    out += fill(fill(format.call_parameter, "value", text), "key", key);
+  }
+  return out;
 }
 
 std::vector<ToolFormat> read_formats() {
   std::vector<ToolFormat> out;
-  const Json table = parse_json(template_table(), "the table of templates");
-  for (const auto& row : table.at("tool_formats")) out.emplace_back(row);
+  for (const auto& row : template_table().at("tool_formats")) out.emplace_back(row);
   return out;
 }
 
@@ -134,7 +156,11 @@ ToolFormat::ToolFormat(const Json& row) {
   const std::string where = "the table of tool formats";
   name = json_string(row, "name", "", where);
   prompt = json_string(row, "prompt", "", where);
+  refused = json_string(row, "refused", "", where);
+  if (!refused.empty()) return;
   const Json& tool = row.at("tool");
+  const std::string wrap = json_string(tool, "as", "wrapped", where);
+  tool_wrap = wrap == "bare" ? Wrap::bare : wrap == "given" ? Wrap::given : Wrap::wrapped;
   tool_form = json_string(tool, "form", "", where);
   tool_before = json_string(tool, "before", "", where);
   tool_after = json_string(tool, "after", "", where);
@@ -146,11 +172,15 @@ ToolFormat::ToolFormat(const Json& row) {
   call_before = json_string(call, "before", "", where);
   call_after = json_string(call, "after", "", where);
   call_between = json_string(call, "between", "", where);
+  call_parameter = json_string(call, "parameter", "", where);
+  if (call.contains("most")) most_calls = call.at("most").get<std::size_t>();
   const std::string list = json_string(call, "list", "never", where);
   call_list = list == "always" ? List::always : list == "when several" ? List::several : List::never;
 }
 
 std::string ToolFormat::write_tools(const std::string& tools, const std::string& date) const {
+  if (!refused.empty()) throw Refusal{refused};
+  if (tool_form == "raw") return fill(prompt, "tools", tools);
   const auto parsed = parse_python_json(tools);
   if (!parsed) throw Refusal{"the tools are not JSON"};
   if ((parsed->is(Kind::list) && parsed->items.empty()) ||
@@ -164,11 +194,14 @@ std::string ToolFormat::write_tools(const std::string& tools, const std::string&
     for (const auto& tool : parsed->items) text += describe(tool, names);
   } else if (tool_form == "json list") {
     PythonJson list{Kind::list, "", {}, {}};
-    for (const auto& tool : parsed->items) list.items.push_back(wrapped(tool));
+    for (const auto& tool : parsed->items) list.items.push_back(written_tool(tool, tool_wrap));
     text = dump_python_json(list);
   } else {
     for (const auto& tool : parsed->items) {
-      text += tool_before + dump_python_json(wrapped(tool), tool_indent) + tool_after;
+      const PythonJson one = written_tool(tool, tool_wrap);
+      const bool named = tool_before.find("{{name}}") != std::string::npos;
+      text += named ? fill(tool_before, "name", name_of_tool(one)) : tool_before;
+      text += dump_python_json(one, tool_indent) + tool_after;
     }
   }
   // Later marks are replaced first, because an inserted text may contain a mark.
@@ -176,12 +209,17 @@ std::string ToolFormat::write_tools(const std::string& tools, const std::string&
 }
 
 std::string ToolFormat::write_calls(const std::string& content) const {
+  if (!refused.empty()) throw Refusal{refused};
   auto parsed = parse_python_json(content);
   if (!parsed) throw Refusal{"a function call is not JSON"};
   if (!parsed->is(Kind::list)) {
     PythonJson one{Kind::list, "", {}, {}};
     one.items.push_back(std::move(*parsed));
     *parsed = std::move(one);
+  }
+  if (parsed->items.size() > most_calls) {
+    throw Refusal{"an answer has several function calls, and the tool format " + name + " writes only " +
+                  std::to_string(most_calls)};
   }
   std::string text;
   PythonJson list{Kind::list, "", {}, {}};
@@ -193,6 +231,11 @@ std::string ToolFormat::write_calls(const std::string& content) const {
     if (call_form == "text") {
       if (!text.empty()) text += call_between;
       text += fill(fill(call_text, "arguments", dump_python_json(*arguments)), "name", function->text);
+      continue;
+    }
+    if (call_form == "parameters") {
+      if (!text.empty()) text += call_between;
+      text += fill(call_before, "name", function->text) + write_parameters(*this, *arguments) + call_after;
       continue;
     }
     PythonJson object{Kind::object, "", {}, {}};
@@ -219,7 +262,9 @@ const ToolFormat* find_tool_format(const std::string& name) {
 
 std::vector<std::string> tool_format_names() {
   std::vector<std::string> out;
-  for (const auto& format : formats()) out.push_back(format.name);
+  for (const auto& format : formats()) {
+    if (format.refused.empty() && format.tool_form != "raw") out.push_back(format.name);
+  }
   return out;
 }
 

@@ -1,6 +1,8 @@
 // The format of tools and tool calls in a template.
 #pragma once
 
+#include <cstddef>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,11 +20,17 @@ struct Refusal {
 /// One row of the table's tool formats.
 struct ToolFormat {
   enum class List { never, several, always };
+  /// How a tool is written: as {"type": "function", "function": ...}, without this object, or as in the data.
+  enum class Wrap { wrapped, bare, given };
   std::string name, prompt;
+  std::string refused;  ///< why tools and calls are refused; "" for a format that can be written
   std::string tool_form, tool_before, tool_after;
   int tool_indent = 0;
+  Wrap tool_wrap = Wrap::wrapped;
   std::string call_form, call_text, call_arguments, call_before, call_after, call_between;
+  std::string call_parameter;  ///< an argument of a call, with {{key}} and {{value}}
   List call_list = List::never;
+  std::size_t most_calls = std::numeric_limits<std::size_t>::max();
 
   explicit ToolFormat(const Json& row);
   /// Returns the text that describes `tools`, a JSON list; "" for an empty list. `date` is like "09 Mar

@@ -5,13 +5,6 @@
 namespace octet::text {
 namespace {
 
-/// Returns the code points of \w in Rust's regex: word characters and the two joiners.
-Ranges words_and_joiners() {
-  Ranges out = word_characters();
-  out.emplace_back(0x200C, 0x200D);
-  return out;
-}
-
 bool touches(const Span& found, std::span<const Span> stretches) {
   return std::ranges::any_of(stretches,
                              [&](const Span& s) { return found.begin < s.end && s.begin < found.end; });

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "octet/text/tokenizer.h"
-#include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/normalizer.h"
 #include "unicode/unicode.h"
 #include "unicode/utf8.h"
 

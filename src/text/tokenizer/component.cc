@@ -77,6 +77,12 @@ Pattern Pattern::regex(std::string_view expression) {
   return out;
 }
 
+Pattern Pattern::characters(Ranges set) {
+  Pattern out;
+  out.characters_ = std::make_shared<const CharSet>(std::move(set));
+  return out;
+}
+
 const std::array<std::uint32_t, 256>& byte_alphabet() {
   static const std::array<std::uint32_t, 256> table = [] {
     std::array<std::uint32_t, 256> out{};

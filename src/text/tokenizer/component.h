@@ -10,6 +10,7 @@
 
 #include "octet/base/json_fwd.h"
 #include "regex/regex.h"
+#include "unicode/unicode.h"
 #include "unicode/utf8.h"
 
 namespace octet::text {
@@ -46,6 +47,8 @@ class Pattern {
   /// `where` names the file and component for messages. Throws Error.
   Pattern(const Json& json, const std::string& where);
   static Pattern regex(std::string_view expression);
+  /// Each character of `set` is a match.
+  static Pattern characters(Ranges set);
 
   /// Calls `found(begin, end)` for each match in `text`, left to right.
   template <class Found>
@@ -54,6 +57,11 @@ class Pattern {
     if (regex_) {
       RegexFinder finder(*regex_, text);
       while (finder.next(begin, end)) found(begin, end);
+    } else if (characters_) {
+      for (; begin < text.size(); begin = end) {
+        end = begin + utf8_length(static_cast<unsigned char>(text[begin]));
+        if (characters_->contains(utf8_at(text.data() + begin))) found(begin, end);
+      }
     } else if (!literal_.empty()) {
       while ((begin = text.find(literal_, end)) != std::string_view::npos) {
         end = begin + literal_.size();
@@ -65,6 +73,7 @@ class Pattern {
  private:
   Pattern() = default;
   std::shared_ptr<const Regex> regex_;
+  std::shared_ptr<const CharSet> characters_;
   std::string literal_;
 };
 

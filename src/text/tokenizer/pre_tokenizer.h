@@ -1,4 +1,4 @@
-// The `normalizer` and the `pre_tokenizer` of a tokenizer file: the steps from a text to words.
+// The `pre_tokenizer` of a tokenizer file: the steps from a normalised text to words.
 #pragma once
 
 #include <deque>
@@ -10,19 +10,6 @@
 #include "unicode/utf8.h"
 
 namespace octet::text {
-
-// The `normalizer` of a tokenizer file.
-
-class Normalizer {
- public:
-  virtual ~Normalizer() = default;
-  /// Returns true if the normalizer certainly does not change `text`.
-  virtual bool keeps(std::string_view text) const = 0;
-  virtual AlignedText apply(const TextView& view) const = 0;
-};
-
-/// Returns null for a null `json` and for an empty Sequence. Throws Error that names an unknown component.
-std::unique_ptr<const Normalizer> make_normalizer(const Json& json, const std::string& where);
 
 /// Splits each of `pieces` further. Changed text is stored in `made`, and the views point there.
 class PreTokenizerStep {

@@ -81,6 +81,8 @@ std::uint32_t category_mask(std::string_view name);
 Ranges white_space();
 /// Letters, marks, decimal digits, letter numbers, connector punctuation and other alphabetic signs.
 Ranges word_characters();
+/// \w of Rust's regex: word_characters() and the two joiners.
+Ranges words_and_joiners();
 /// \w of Oniguruma: word_characters() and the superscript digits and fractions of Latin-1.
 Ranges regex_word_characters();
 
@@ -104,13 +106,5 @@ class CharSet {
   std::vector<std::array<std::uint64_t, 4>> pages_;
   Ranges ranges_;
 };
-
-// Canonical composition (NFC) of Unicode 9. It records the source of each character.
-
-/// Returns true if NFC certainly does not change `text`.
-bool surely_nfc(std::string_view text);
-
-/// Returns the NFC of `view`. The source of a composed character is its first source character.
-AlignedText nfc(const TextView& view);
 
 }  // namespace octet::text

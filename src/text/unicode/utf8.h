@@ -55,6 +55,16 @@ inline void utf8_append(std::string& out, std::uint32_t code) {
   }
 }
 
+/// Calls `use` with the code point of each character of `text` and its bytes [begin, end).
+template <class Use>
+void each_character(std::string_view text, Use&& use) {
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = begin + utf8_length(static_cast<unsigned char>(text[begin]));
+    use(utf8_at(text.data() + begin), begin, end);
+    begin = end;
+  }
+}
+
 /// The longest well-formed prefix of a character. With `valid`, `size` is the length of the character, 1 to
 /// 4. Otherwise `size` is the length of the part that one U+FFFD replaces (Unicode's "maximal subpart").
 /// `truncated`: more bytes could complete the character.
