@@ -28,6 +28,11 @@ constexpr std::string_view kQwen35MoeText =
 // Keys of other programs, and of modules that predict further tokens.
 const std::vector<std::string_view> kQwen35Ignored = {
     "mamba_ssm_dtype", "mlp_only_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"};
+constexpr std::string_view kQwen3VlMoeText =
+    R"({"vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "num_experts": 60, "num_experts_per_tok": 4,
+        "moe_intermediate_size": 1408, "norm_topk_prob": true, "max_position_embeddings": 128000,
+        "rms_norm_eps": 1e-06})";
 const std::vector<std::string_view> kQwenVlIds = {"image_token_id", "video_token_id", "vision_end_token_id",
                                                   "vision_start_token_id", "vision_token_id"};
 const std::vector<std::string_view> kQwenVl = {
@@ -297,6 +302,22 @@ const std::vector<Family>& families() {
        .ignored = kQwenVl,
        .text_model = "qwen3_vl_text",
        .unprefixed_text = true},
+      {.model_type = "qwen3_vl_moe_text",
+       .class_name = "Qwen3VLMoeTextModel",
+       .qkv_bias = BiasRule::by_key,
+       .output_bias = BiasRule::by_key,
+       .default_theta = 5e5,
+       .qk_norm = true,
+       .experts = true,
+       .defaults = kQwen3VlMoeText,
+       .ignored = kQwenVlIds,
+       .multimodal_rope = true},
+      {.model_type = "qwen3_vl_moe",
+       .class_name = "Qwen3VLMoeForConditionalGeneration",
+       .defaults = kQwen3VlMoeText,
+       .ignored = kQwenVl,
+       .text_model = "qwen3_vl_moe_text",
+       .unprefixed_text = true},
       {.model_type = "mistral3",
        .class_name = "Mistral3ForConditionalGeneration",
        .defaults = R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
@@ -498,8 +519,6 @@ const std::vector<Family>& families() {
 
 const std::vector<RefusedFamily>& refused_families() {
   static const std::vector<RefusedFamily> table = {
-      {"qwen3_vl_moe", "experts of a block that are stored in one tensor, with inputs first"},
-      {"qwen3_vl_moe_text", "experts of a block that are stored in one tensor, with inputs first"},
       {"kimi_linear", "Kimi Delta Attention (linear attention)"},
       {"gemma3n", "per-layer inputs and layers that share keys and values"},
       {"gemma4", "layers that share keys and values, and heads of two sizes"},

@@ -212,6 +212,14 @@ CASES = {
         without("mlp_bias", without("use_sliding_window", qwen(
             head_dim=32, tie_word_embeddings=False, **sections(5000000.0, 6, 5, 5, mrope_interleaved=True)))),
         tie_word_embeddings=True, **IMAGE_IDS),
+    "qwen3-vl-moe": wrapper(
+        "Qwen3VLMoe", [], {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "patch_size": 4,
+                           "out_hidden_size": 64, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+        without("mlp_bias", without("use_sliding_window", qwen(
+            head_dim=32, tie_word_embeddings=False, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
+            decoder_sparse_step=1, mlp_only_layers=[0], norm_topk_prob=True,
+            **sections(5000000.0, 6, 5, 5, mrope_interleaved=True)))),
+        tie_word_embeddings=False, **IMAGE_IDS),
     "qwen2-vl": wrapper(
         "Qwen2VL", OLD_QWEN, {"depth": 1, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 1, "num_heads": 2, "patch_size": 4},
         without("mlp_bias", without("attention_bias", qwen(
@@ -325,7 +333,7 @@ def legacy_wrapper(name):
     if len(ropes) > 1:
         old = found["flat"] and ropes["rope_type"] == "default"
         text["rope_scaling"] = {**ropes, "type": "mrope", "rope_type": "mrope"} if old else ropes
-    model_type = {"Qwen3VL": "qwen3_vl", "Qwen2VL": "qwen2_vl", "Qwen2_5_VL": "qwen2_5_vl", "Qwen3_5": "qwen3_5", "Mistral3": "mistral3"}[found["kind"]]
+    model_type = {"Qwen3VL": "qwen3_vl", "Qwen3VLMoe": "qwen3_vl_moe", "Qwen2VL": "qwen2_vl", "Qwen2_5_VL": "qwen2_5_vl", "Qwen3_5": "qwen3_5", "Mistral3": "mistral3"}[found["kind"]]
     config = {"model_type": model_type, "architectures": [found["kind"] + "ForConditionalGeneration"], **found["outer"],
               "torch_dtype": found["kept"], "vision_config": {**found["vision"]}}
     if found["flat"]:
