@@ -8,6 +8,7 @@
 #include "generate/vllm_words.h"
 #include "octet/answers/answer.h"
 #include "octet/base/error.h"
+#include "octet/base/strings.h"
 #include "octet/generate/cache_budget.h"
 #include "octet/plan/memory.h"
 #include "octet/runtime/session.h"
