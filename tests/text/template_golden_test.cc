@@ -64,9 +64,9 @@ std::vector<TokenId> labels_of(const Json& c, const std::vector<TokenId>& ids) {
 }
 
 /// Rows of further families. They have fewer cases than the other rows.
-constexpr const char* kFamilies[] = {"cohere", "deepseekcoder", "ernie",     "ernie_nothink",
-                                     "exaone", "falcon",        "falcon_h1", "gemma4",
-                                     "glm4",   "glmz1",         "phi4",      "phi4_mini"};
+constexpr const char* kFamilies[] = {
+    "cohere", "deepseekcoder", "ernie", "ernie_nothink", "exaone",   "falcon", "falcon_h1", "gemma4",  "glm4",
+    "glm4_7", "glm4_moe",      "glmz1", "gpt_oss",       "granite4", "phi4",   "phi4_mini", "seed_oss"};
 constexpr int kManyCases = 80, kFewCases = 36;
 
 std::string_view as_text(const char* name) {
