@@ -101,14 +101,14 @@ ChatTemplate ChatTemplate::find(const std::string& name) {
   if (auto row = find_row(name)) return ChatTemplate(std::move(row));
   const std::vector<std::string> family = names_of_family(name, template_names());
   const std::string offer = offered(name, template_names());
+  static const std::string kOwn =
+      "leave template out to use the model's own chat template, or name a file (template: FILE.jinja)";
   throw Error({.what = "there is no chat template '" + name.substr(0, 60) + "'",
                .expected = (family.empty() ? "one of " : "a name such as ") +
                            comma_separated(family.empty() ? template_names() : family) +
                            ", or a file in Jinja",
                .where = "template",
-               .fix = offer + (offer.empty() ? "" : " Otherwise ") +
-                      "leave template out to use the model's own chat template, or name a file "
-                      "(template: FILE.jinja)",
+               .fix = offer.empty() ? kOwn : offer + " Otherwise " + kOwn,
                .code = ExitCode::usage});
 }
 
