@@ -33,7 +33,7 @@ std::string file_with(const std::string& text, const std::string& of) {
 }
 
 // Returns the path that mpirun reads in place of `path`.
-std::string readable(const std::string& path, Mpi mpi) {
+std::string readable_path(const std::string& path, Mpi mpi) {
   std::error_code none;
   if (std::filesystem::is_fifo(path, none) || path.starts_with("/dev/fd/")) return path;
   const auto text =
@@ -48,11 +48,11 @@ Words with_readable_hostfiles(const Words& words, Environment& environment, Mpi 
   for (const OptionValue& option : options_of(words, environment)) {
     if (!is_hostfile(option.name) || option.value.empty()) continue;
     std::string& word = readable_words[option.word];
-    word = word.substr(0, option.start) + readable(option.value, mpi);
+    word = word.substr(0, option.start) + readable_path(option.value, mpi);
   }
   for (const char* name : kHostfileVariables) {
     const std::string path = value_in(environment, name);
-    if (!path.empty() && path != "none") environment[name] = readable(path, mpi);
+    if (!path.empty() && path != "none") environment[name] = readable_path(path, mpi);
   }
   return readable_words;
 }

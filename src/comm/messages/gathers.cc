@@ -86,10 +86,15 @@ class HierarchicalGather {
 
 Steps all_gather_steps(Call& call, const Hierarchy& hierarchy, AllGatherArgs args) {
   const int size = call.place().size;
-  if (in_rounds(size, args.bytes * size)) {
+  if (slices_in_rounds(size, args.bytes * size)) {
     Steps small =
         gather_in_rounds_steps(call, static_cast<std::byte*>(args.buffer), equal_slices(size, args.bytes));
     while (!small.resume()) co_await pause;
+    co_return;
+  }
+  if (gathers_whole_nodes(hierarchy, args.bytes)) {
+    Steps whole = gather_whole_nodes_steps(call, hierarchy, args);
+    while (!whole.resume()) co_await pause;
     co_return;
   }
   HierarchicalGather gather(call, hierarchy);

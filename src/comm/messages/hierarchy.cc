@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "octet/base/index.h"
-#include "octet/ops/wire.h"
 
 namespace octet::comm {
 Hierarchy::Hierarchy(const Place& place) : node_of(place.node_of), turn(place.node_of.size()) {
@@ -18,15 +17,6 @@ Hierarchy::Hierarchy(const Place& place) : node_of(place.node_of), turn(place.no
     for (int node = 0; node < static_cast<int>(nodes.size()); ++node) {
       charges_of[index(delegate(node, target))].push_back(target);
     }
-  }
-  for (int rank = 0; rank < size(); ++rank) {
-    const auto targets = static_cast<std::int64_t>(charges(rank).size());
-    const auto local = static_cast<std::int64_t>(node_ranks(rank).size());
-    // Parts of the ranks of the node, node sums, encoded node sums, parts of the nodes.
-    const std::int64_t floats = targets * local + static_cast<std::int64_t>(nodes.size());
-    worst_bytes =
-        std::max(worst_bytes,
-                 floats * 4 + targets * static_cast<std::int64_t>(encoded_bytes_of_block) / ops::kWireBlock);
   }
 }
 

@@ -32,7 +32,6 @@ struct Hierarchy {
   std::vector<std::vector<int>> nodes;  ///< their ranks, ascending
   std::vector<int> turn;                ///< by rank: its index in the concatenated lists of nodes
   std::vector<std::vector<int>> charges_of;
-  std::int64_t worst_bytes = 0;  ///< staging bytes per element of a chunk, on the rank that needs most
 };
 
 /// Treats all ranks as one node: the plain form of a gather.

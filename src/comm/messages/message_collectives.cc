@@ -13,36 +13,15 @@
 namespace octet::comm {
 namespace {
 
-// Total elements of all parts of one staging set. Chunks of the reduce queue stay near 512 KiB at four ranks,
-// so a sum finds them in the cache. The gather queue stages only values in a narrow format.
-constexpr std::int64_t reduce_elements = std::int64_t{1} << 19;
-constexpr std::int64_t gather_elements = std::int64_t{1} << 18;
-
 // Total bytes of all ranks. Collectives up to this size are so short that waking another thread is
 // noticeable.
 constexpr std::int64_t short_bytes = std::int64_t{1} << 24;
-
-// Bytes of all staging sets of one queue.
-struct StagingBytes {
-  std::size_t arrive_part;
-  std::size_t leave_part;
-  std::size_t total;
-};
-StagingBytes staging_bytes_of(int size, std::int64_t elements) {
-  if (size == 1) return {0, 0, 0};
-  const std::int64_t chunk = staging_chunk(size, elements);
-  const std::size_t arrive = static_cast<std::size_t>(chunk) * sizeof(float);
-  const std::size_t leave = std::max({ops::wire_bytes(Wire::bf16, chunk), ops::wire_bytes(Wire::fp8, chunk),
-                                      ops::wire_bytes(Wire::int8, chunk)});
-  return {arrive, leave,
-          static_cast<std::size_t>(staging_sets) * static_cast<std::size_t>(size) * (arrive + leave)};
-}
 
 }  // namespace
 
 std::size_t staging_bytes(int size, DeviceKind kind) {
   if (kind == DeviceKind::cuda) return size == 1 ? 0 : staging_budget(size, kind).bytes();
-  return staging_bytes_of(size, reduce_elements).total + staging_bytes_of(size, gather_elements).total;
+  return reduce_staging(size).bytes() + gather_staging(size).bytes();
 }
 
 MessageCollectives::MessageCollectives(Device& device, RankJob& job, const Group& group)
@@ -53,8 +32,8 @@ MessageCollectives::MessageCollectives(Device& device, RankJob& job, const Group
       hierarchy_(place()),
       exceptions_at_start_(std::uncaught_exceptions()) {
   check(device.kind() == DeviceKind::cpu || place().size == 1, "messages carry memory of CPUs");
-  gather_staging_ = reserve_staging("communication/gather staging", gather_elements);
-  reduce_staging_ = reserve_staging("communication/reduce staging", reduce_elements);
+  gather_staging_ = reserve("communication/gather staging", gather_staging(place().size));
+  reduce_staging_ = reserve("communication/reduce staging", reduce_staging(place().size));
   const auto mode = place().size > 1 ? StreamOptions::Mode::served : StreamOptions::Mode::in_line;
   gather_ = device.make_stream({.name = "gather", .mode = mode});
   reduce_ = device.make_stream({.name = "reduce", .mode = mode});
@@ -76,17 +55,8 @@ MessageCollectives::~MessageCollectives() {
   group_.end(*gather_, *reduce_);
 }
 
-Staging MessageCollectives::reserve_staging(const char* name, std::int64_t elements) {
-  const StagingBytes bytes = staging_bytes_of(place().size, elements);
-  Staging staging{.chunk = staging_chunk(place().size, elements),
-                  .arrive_bytes = bytes.arrive_part,
-                  .leave_bytes = bytes.leave_part,
-                  .size = place().size};
-  staging.arrive = arena_.reserve_as<std::byte>(name, bytes.total);
-  if (staging.arrive != nullptr) {
-    staging.leave =
-        staging.arrive + static_cast<std::size_t>(staging_sets * place().size) * bytes.arrive_part;
-  }
+Staging MessageCollectives::reserve(const char* name, Staging staging) {
+  staging.take(arena_.reserve_as<std::byte>(name, staging.bytes()));
   return staging;
 }
 
@@ -156,16 +126,8 @@ void MessageCollectives::reduce_scatter(Stream& stream, const ReduceScatterArgs&
   }
   auto timed = group_.begin(Kind::reduce_scatter, queue, args.name,
                             static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)));
-  Call& call = timed->operation.call;
-  if (args.order != nullptr) {
-    timed->operation.steps = ordered_reduce_scatter_steps(call, staging_of(queue), args);
-  } else if (args.hierarchical && hierarchy_.several()) {
-    timed->operation.steps = hierarchical_reduce_scatter_steps(call, staging_of(queue), hierarchy_, args);
-  } else {
-    ReduceScatterArgs flat = args;
-    if (args.hierarchical && place().nodes == 1) flat.wire = Wire::f32;  // nothing leaves the node
-    timed->operation.steps = reduce_scatter_steps(call, staging_of(queue), flat);
-  }
+  timed->operation.steps =
+      chosen_reduce_scatter_steps(timed->operation.call, staging_of(queue), hierarchy_, args);
   enqueue(stream, timed);
 }
 

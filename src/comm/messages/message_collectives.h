@@ -53,7 +53,7 @@ class MessageCollectives final : public Collectives, public Seals {
   Queue queue_of(const Stream& stream) const;
   const Staging& staging_of(Queue queue) const;
   const Hierarchy& ways(bool hierarchical) const { return hierarchical ? hierarchy_ : flat_; }
-  Staging reserve_staging(const char* name, std::int64_t elements);
+  Staging reserve(const char* name, Staging staging);
 
   Device& device_;
   RankGroup group_;

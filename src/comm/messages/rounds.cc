@@ -60,6 +60,37 @@ Steps gather_in_rounds_steps(Call& call, std::byte* buffer, std::vector<std::int
   }
 }
 
+Steps exchange_in_rounds_steps(Call& call, std::byte* blocks, std::size_t bytes) {
+  const Place& place = call.place();
+  const std::size_t size = index(place.size);
+  // Block j has j ranks to go. In the round of bit b, blocks with this bit go on by 2^b ranks.
+  std::vector<std::byte> by_distance(size * bytes), out, in;
+  for (std::size_t j = 0; j < size; ++j)
+    std::memcpy(&by_distance[j * bytes], blocks + index(rank_after(place, static_cast<int>(j))) * bytes,
+                bytes);
+  Messages messages(call);
+  for (std::size_t step = 1; step < size; step *= 2) {
+    out.clear();
+    for (std::size_t j = step; j < size; ++j) {
+      const std::byte* const block = &by_distance[j * bytes];
+      if ((j & step) != 0) out.insert(out.end(), block, block + bytes);
+    }
+    in.resize(out.size());
+    messages.receive(rank_before(place, static_cast<int>(step)), in.data(), in.size());
+    messages.send(rank_after(place, static_cast<int>(step)), out.data(), out.size());
+    while (!messages.complete()) co_await pause;
+    const std::byte* next = in.data();
+    for (std::size_t j = step; j < size; ++j) {
+      if ((j & step) == 0) continue;
+      std::memcpy(&by_distance[j * bytes], next, bytes);
+      next += bytes;
+    }
+  }
+  for (std::size_t j = 0; j < size; ++j)
+    std::memcpy(blocks + index(rank_before(place, static_cast<int>(j))) * bytes, &by_distance[j * bytes],
+                bytes);
+}
+
 namespace {
 
 bool is_ordered(const ReducedValues& values) {
@@ -189,9 +220,11 @@ class ReductionInRounds {
 
 }  // namespace
 
-bool reduces_in_rounds(int size, const std::vector<ReducedValues>& values) {
-  return in_rounds(size, static_cast<std::int64_t>(bytes_of(values, false))) &&
-         in_rounds(size, static_cast<std::int64_t>(bytes_of(values, true)) * size);
+bool reduces_in_rounds(const Place& place, const std::vector<ReducedValues>& values) {
+  // Between few ranks of several nodes, messages by node cross the network once.
+  if (place.nodes > 1 && place.size <= most_direct_ranks_of_slices) return false;
+  return in_rounds(place.size, static_cast<std::int64_t>(bytes_of(values, false))) &&
+         in_rounds(place.size, static_cast<std::int64_t>(bytes_of(values, true)) * place.size);
 }
 
 Steps all_reduce_in_rounds_steps(Call& call, std::vector<ReducedValues> values) {

@@ -11,14 +11,20 @@
 
 namespace octet::comm {
 
-/// Up to this number of ranks, direct messages between all ranks are as fast as rounds.
+/// Up to this number of ranks, messages between all ranks are as fast as rounds: strings and values, and
+/// slices. Rounds of slices send more bytes, or send bytes to another node more than once.
 inline constexpr int most_direct_ranks = 4;
+inline constexpr int most_direct_ranks_of_slices = 16;
 /// Largest collective of the data plane that is sent in rounds, in bytes of all ranks. The last round sends
 /// half of these bytes over one link.
 inline constexpr std::int64_t most_bytes_in_rounds = std::int64_t{1} << 18;
-/// Returns true if a collective with `bytes` bytes of all ranks is sent in rounds.
+/// Returns true if strings or values of `bytes` bytes of all ranks are sent in rounds.
 constexpr bool in_rounds(int size, std::int64_t bytes, std::int64_t most = most_bytes_in_rounds) {
   return size > most_direct_ranks && bytes <= most;
+}
+/// Returns true if slices of `bytes` bytes of all ranks are sent in rounds.
+constexpr bool slices_in_rounds(int size, std::int64_t bytes) {
+  return size > most_direct_ranks_of_slices && bytes <= most_bytes_in_rounds;
 }
 
 /// One round of every rank. Rank r holds values of itself and of the next `held` ranks, with r + 1 after r
@@ -37,13 +43,24 @@ std::vector<Round> rounds_of(int size);
 /// starts[r + 1]; `starts` has size + 1 elements, equal on all ranks. `buffer` outlives the coroutine.
 Steps gather_in_rounds_steps(Call& call, std::byte* buffer, std::vector<std::int64_t> starts);
 
+/// Exchanges blocks of `bytes` bytes between all ranks, in place: block r is first for rank r, and in the end
+/// from rank r (Bruck et al., "Efficient algorithms for all-to-all communications in multiport
+/// message-passing systems", 1997). A rank forwards blocks of other ranks. `blocks` outlives the coroutine.
+Steps exchange_in_rounds_steps(Call& call, std::byte* blocks, std::size_t bytes);
+
 /// Returns `starts` for slices of equal length.
 std::vector<std::int64_t> equal_slices(int size, std::int64_t bytes);
 
-/// Returns true if these values are combined in rounds.
-bool reduces_in_rounds(int size, const std::vector<ReducedValues>& values);
+/// Returns true if these values are combined in rounds: more than 16 ranks, or more than 4 on one node.
+bool reduces_in_rounds(const Place& place, const std::vector<ReducedValues>& values);
 /// Combines values over the ranks in place. Maxima and integers are combined on the way. Doubles of all ranks
 /// are sent to every rank, which adds them in rank order.
 Steps all_reduce_in_rounds_steps(Call& call, std::vector<ReducedValues> values);
+
+/// Returns true if this reduce-scatter is sent in rounds. `hierarchical`: sums are added by node.
+bool reduces_in_rounds(int size, const ReduceScatterArgs& args, bool hierarchical);
+/// For reduces_in_rounds(). Every rank receives all addends of its slice and adds them in the same order as
+/// reduce_scatter_steps() or hierarchical_reduce_scatter_steps().
+Steps reduce_scatter_in_rounds_steps(Call& call, ReduceScatterArgs args, bool hierarchical);
 
 }  // namespace octet::comm

@@ -146,12 +146,6 @@ Steps sum_alone(ReduceScatterArgs args) {
 
 }  // namespace
 
-std::int64_t staging_chunk(int size, std::int64_t elements) {
-  const std::int64_t chunk = elements / size / ops::kWireBlock * ops::kWireBlock;
-  // At least two blocks, so that staging memory of many ranks suffices for a sum by node.
-  return std::max(chunk, 2 * ops::kWireBlock);
-}
-
 std::int64_t chunk_for(std::int64_t room, std::size_t addends) {
   if (addends == 1) return room;
   const std::int64_t chunk = room / static_cast<std::int64_t>(addends) / ops::kWireBlock * ops::kWireBlock;
@@ -176,7 +170,7 @@ Steps all_reduce_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
                        std::vector<ReducedValues> values) {
   const Place& place = call.place();
   if (place.size == 1) co_return;
-  if (reduces_in_rounds(place.size, values)) {
+  if (reduces_in_rounds(place, values)) {
     Steps small = all_reduce_in_rounds_steps(call, std::move(values));
     while (!small.resume()) co_await pause;
     co_return;

@@ -73,12 +73,16 @@ struct Staging {
     return static_cast<std::size_t>(staging_sets) * static_cast<std::size_t>(size) *
            (arrive_bytes + leave_bytes);
   }
+  /// Sets the memory of bytes() bytes. Null: the memory is only planned.
+  void take(std::byte* memory);
   std::byte* arriving(int set, int rank) const { return arrive + (set * size + rank) * arrive_bytes; }
   std::byte* leaving(int set, int rank) const { return leave + (set * size + rank) * leave_bytes; }
 };
 
-/// Chunk length for `size` ranks when all parts of one set may take `elements` fp32 elements together.
-std::int64_t staging_chunk(int size, std::int64_t elements);
+/// Returns the staging of the reduce queue and of the gather queue of `size` ranks, without memory. Parts get
+/// shorter with more ranks, but messages of a reduction never get short. So staging grows with many ranks.
+Staging reduce_staging(int size);
+Staging gather_staging(int size);
 
 /// Address of element `i` that a reduction reads or writes.
 inline const std::byte* read_at(const ReduceScatterArgs& args, std::int64_t i) {
@@ -118,9 +122,17 @@ void check_order(const ReduceScatterArgs& args, const Place& place);
 /// sent in the wire format, are added in node order.
 Steps hierarchical_reduce_scatter_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
                                         ReduceScatterArgs args);
+/// Chooses among these and reduce_scatter_in_rounds_steps() by the arguments and the size.
+Steps chosen_reduce_scatter_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
+                                  ReduceScatterArgs args);
 /// Sends to the ranks of the same node directly and to each other node once. With one_node(): to all
 /// directly.
 Steps all_gather_steps(Call& call, const Hierarchy& hierarchy, AllGatherArgs args);
+/// Returns true if all slices of a node are sent to another node in one message: many nodes with consecutive
+/// ranks and short slices.
+bool gathers_whole_nodes(const Hierarchy& hierarchy, std::int64_t slice);
+/// For gathers_whole_nodes(). Two nodes exchange through one rank of each, which forwards inside its node.
+Steps gather_whole_nodes_steps(Call& call, const Hierarchy& hierarchy, AllGatherArgs args);
 Steps all_gather_values_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
                               AllGatherValuesArgs args);
 Steps all_to_all_steps(Call& call, AllToAllArgs args);
