@@ -91,14 +91,16 @@ RowFormat detect_format(const Json& row, const std::string& where) {
   if (row.is_object()) {
     for (const auto& [key, value] : row.items()) found += " '" + key + "'";
   }
-  throw Error({.what = "the format of a data set is not recognised",
-               .expected =
-                   "rows with messages, conversations, instruction and output, prompt and completion, input "
+  throw Error(
+      {.what = "the format of a data set is not recognised",
+       .expected = "rows with messages, conversations, instruction and output, prompt and completion, input "
                    "and target, or text",
-               .found = found,
-               .where = where,
-               .fix = "describe its columns in dataset_info.json",
-               .code = ExitCode::usage});
+       .found = found,
+       .where = where,
+       .fix = row.is_object() && row.contains("chosen") && row.contains("rejected")
+                  ? "set stage: dpo for pairs of answers, or describe the columns in dataset_info.json"
+                  : "describe its columns in dataset_info.json",
+       .code = ExitCode::usage});
 }
 
 RowFormat detect_pairs(const Json& row, const std::string& where) {
@@ -175,7 +177,8 @@ bool has(const Names& names, const std::string& name) {
                .expected = "rows with one answer each",
                .found = found,
                .where = place,
-               .fix = "choose a data set without " + found + ", or set stage: dpo",
+               .fix = "choose a data set without " + found +
+                      (found.starts_with("'kto_tag") ? "" : ", or set stage: dpo"),
                .code = ExitCode::usage});
 }
 

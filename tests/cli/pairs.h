@@ -15,7 +15,7 @@ class Pairs {
     static const Pairs pairs;
     return pairs;
   }
-  /// Rows of 40 questions, each with its answer as the chosen one, and the next answer as the rejected one.
+  /// Rows of 40 questions. The chosen answer is right, and the rejected answer repeats the question.
   std::string file() const { return folder_ / "pairs.jsonl"; }
   /// A model with weights that were trained for some steps.
   std::string other_model() const { return folder_ / "out"; }
@@ -25,15 +25,14 @@ class Pairs {
   Pairs() : folder_("pairs") {
     std::vector<Json> rows;
     for (const auto& line : split(slurp(Task::get().data()), '\n')) {
-      if (!line.empty() && rows.size() < 41) rows.push_back(parse_json(line, "train.jsonl")["messages"]);
+      if (!line.empty() && rows.size() < 40) rows.push_back(parse_json(line, "train.jsonl")["messages"]);
     }
     std::string text;
-    for (std::size_t i = 0; i + 1 < rows.size(); ++i) {
-      text += Json{{"prompt", rows[i][0]["content"]},
-                   {"chosen", rows[i][1]["content"]},
-                   {"rejected", rows[i + 1][1]["content"]}}
-                  .dump() +
-              "\n";
+    for (const Json& row : rows) {
+      text +=
+          Json{{"prompt", row[0]["content"]}, {"chosen", row[1]["content"]}, {"rejected", row[0]["content"]}}
+              .dump() +
+          "\n";
     }
     spill(file(), text);
     const Outcome made =
