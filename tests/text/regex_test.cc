@@ -130,7 +130,7 @@ TEST(Regex, WhatIsBrokenOrNotSupportedIsRefused) {
                               "a**(",
                               "*",
                               "\\",
-                              "\\p{Han}",
+                              "\\p{Klingon}",
                               "\\p{L",
                               "\\pL",
                               "[z-a]",

@@ -126,7 +126,8 @@ Json with_defaults(Json config, std::string_view defaults) {
   if (defaults.empty()) return config;
   const Json values = parse_json(defaults, "defaults");
   for (const auto& [key, value] : values.items()) {
-    if (!config.contains(key)) config[key] = value;
+    const bool has_older = key == "num_experts" && config.contains("num_local_experts");
+    if (!config.contains(key) && !has_older) config[key] = value;
   }
   return config;
 }
