@@ -126,23 +126,25 @@ Recipe RowMix::recipe() const {
     out.emplace_back(name, source.name);
     out.emplace_back(name + ": rows", std::to_string(source.rows));
     if (source.sampled) out.emplace_back(name + ": seed of its rows", std::to_string(source.sample_seed));
-    const Json format{static_cast<int>(f.kind),
-                      f.prompt,
-                      f.query,
-                      f.response,
-                      f.history,
-                      f.messages,
-                      f.system,
-                      f.tools,
-                      f.role_tag,
-                      f.content_tag,
-                      f.user_tag,
-                      f.assistant_tag,
-                      f.observation_tag,
-                      f.function_tag,
-                      f.system_tag,
-                      f.media,
-                      f.any_role};
+    Json format{static_cast<int>(f.kind),
+                f.prompt,
+                f.query,
+                f.response,
+                f.history,
+                f.messages,
+                f.system,
+                f.tools,
+                f.role_tag,
+                f.content_tag,
+                f.user_tag,
+                f.assistant_tag,
+                f.observation_tag,
+                f.function_tag,
+                f.system_tag,
+                f.media,
+                f.any_role};
+    // Recipes of rows without pairs stay as they were, so that cached tokens remain valid.
+    if (!f.chosen.empty() || !f.rejected.empty()) format.insert(format.end(), {f.chosen, f.rejected});
     out.emplace_back(name + ": columns", format.dump());
     for (std::size_t i = 0; i < source.files.size(); ++i) {
       const std::string path = std::filesystem::absolute(source.files[i]->path()).lexically_normal().string();
