@@ -50,7 +50,9 @@ TEST_F(Preferences, HaveTheSameBitsAtEveryStageAndWithTwoRanks) {
   for (const std::string& how : {lora, std::string("deterministic=strict ")}) {
     const std::string name = how == lora ? "lora" : "full";
     expect_success(trainer(train(name, how)));
-    for (const char* stage : {"0", "1", "2", "3"}) {
+    const std::vector<std::string> stages =
+        how == lora ? std::vector<std::string>{"0", "3"} : std::vector<std::string>{"1", "2", "3"};
+    for (const std::string& stage : stages) {
       const std::string other = name + stage;
       expect_success(trainer(train(other, how + "zero_stage=" + stage), 2));
       expect_identical(out(name) + "/checkpoint-6", out(other) + "/checkpoint-6");

@@ -262,7 +262,7 @@ TEST(Axolotl, WhatIsNotBuiltIsRefusedByItsOwnName) {
            {"curriculum_sampling: true", "disable_shuffling"},
            {"dataset_exact_deduplication: true", "remove them beforehand"},
            {"lr_groups: [{name: a, modules: [b], lr: 1}]", "one learning rate"},
-           {"trl: {beta: 0.1}", "other methods are not built"},
+           {"trl: {beta: 0.1}", "use stage: dpo with pref_loss for preferences"},
            {"context_parallel_size: 2", "not split over ranks"},
            {"optimizer: muon_x", "optimizer"},
            {"lr_scheduler: rex", "lr_scheduler"},

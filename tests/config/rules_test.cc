@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "config/support.h"
 #include "octet/base/files.h"
 #include "octet/config/warnings.h"
