@@ -127,17 +127,17 @@ struct WordCuts {
 
   template <class Found>
   void operator()(std::string_view text, Found&& found) const {
-    enum class Kind { blank, word, other };
-    Kind kind = Kind::blank;
+    enum class Mark { blank, word, other };
+    Mark kind = Mark::blank;
     std::size_t begin = 0;
     each_character(text, [&](std::uint32_t code, std::size_t at, std::size_t) {
-      const Kind now = words.contains(code) ? Kind::word : white.contains(code) ? Kind::blank : Kind::other;
+      const Mark now = words.contains(code) ? Mark::word : white.contains(code) ? Mark::blank : Mark::other;
       if (now == kind) return;
-      if (kind != Kind::blank) found(begin, at);
+      if (kind != Mark::blank) found(begin, at);
       kind = now;
       begin = at;
     });
-    if (kind != Kind::blank) found(begin, text.size());
+    if (kind != Mark::blank) found(begin, text.size());
   }
 };
 
