@@ -295,8 +295,8 @@ std::vector<Call> tool_calls() {
           {.messages = {question, one, found, answer}}};
 }
 
-std::vector<Call> thinking_calls() {
-  const std::string thought = "<think>\n6 * 7 = 42\n</think>\n\n";
+std::vector<Call> thinking_calls(const WordPair& words) {
+  const std::string thought = words.begin + "6 * 7 = 42" + words.end;
   const Json question = says("user", "What is 6 times 7?"), answer = says("assistant", thought + "42.");
   const Json next = says("user", "And 7 times 8?"), last = says("assistant", "It is 56.");
   return {{.messages = {question}, .asks = true, .thinking = false},
@@ -381,7 +381,7 @@ bool folder_writes_as(const std::string& folder, const ChatTemplate& chat, const
   const auto add = [&](const std::vector<Call>& more) { all.insert(all.end(), more.begin(), more.end()); };
   add(blank_calls());
   add(tool_calls());
-  if (chat.thinks()) add(thinking_calls());
+  if (chat.thinks()) add(thinking_calls(ChatTemplate::Row::of(chat).thought_words));
   for (const Call& call : all) {
     const auto want = written(wanted, tokenizer, call);
     if (!want) continue;  // the row refuses the call, so training never writes it
