@@ -65,8 +65,11 @@ std::vector<TokenId> labels_of(const Json& c, const std::vector<TokenId>& ids) {
 
 /// Rows of further families. They have fewer cases than the other rows.
 constexpr const char* kFamilies[] = {
-    "cohere", "deepseekcoder", "ernie", "ernie_nothink", "exaone",   "falcon", "falcon_h1", "gemma4",  "glm4",
-    "glm4_7", "glm4_moe",      "glmz1", "gpt_oss",       "granite4", "phi4",   "phi4_mini", "seed_oss"};
+    "cohere",          "deepseekcoder", "ernie",    "ernie_nothink", "exaone",        "falcon",   "falcon_h1",
+    "gemma4",          "glm4",          "glm4_5v",  "glm4_7",        "glm4_moe",      "glm4v",    "glmz1",
+    "gpt_oss",         "granite3",      "granite4", "hunyuan",       "hunyuan_small", "hy3",      "llama4",
+    "mistral_small",   "moonlight",     "olmo",     "phi4",          "phi4_mini",     "qwen2_vl", "qwen3_5",
+    "qwen3_5_nothink", "seed_coder",    "seed_oss", "smollm",        "smollm2",       "starchat", "zephyr"};
 constexpr int kManyCases = 80, kFewCases = 36;
 
 std::string_view as_text(const char* name) {

@@ -227,14 +227,6 @@ constexpr std::string_view kFamilyRows = R"json([
     "replace_eos": true
   },
   {
-    "name": "kimi_vl",
-    "like": "moonlight",
-    "default_system": "You are a helpful assistant",
-    "replace_eos": false,
-    "thinks": true,
-    "thought_words": ["◁think▷", "◁/think▷"]
-  },
-  {
     "name": "olmo",
     "prefix": [{"token": "eos"}],
     "user": ["<|user|>\n{{content}}<|assistant|>\n"]
