@@ -171,9 +171,10 @@ TEST_P(Probe, PackedDocumentsDoNotSeeEachOther) {
   }
 }
 
-/// Bound of the norms of gradients in steps after the first one. Delta rules divide by norms of queries and
-/// keys, which amplifies rounding differences of earlier steps.
+/// Bound of the norms of gradients in ten steps. Delta rules divide by norms of queries and keys, which
+/// amplifies rounding differences of earlier steps, most of all in three blocks with a choice of experts.
 double norm_bound(const std::string& model) {
+  if (model == "qwen3-next") return 2e-2;
   return model.starts_with("qwen3-next") || model.starts_with("qwen3-5") ? 2e-3 : 1e-4;
 }
 
