@@ -17,6 +17,11 @@ inline bool same_form(const ConstMatrix& a, const ConstMatrix& b) {
   return a.dtype == b.dtype && a.rows == b.rows && a.cols == b.cols;
 }
 
+/// Returns whether m is a [rows, cols] matrix of this dtype.
+inline bool is_of(const ConstMatrix& m, DType dtype, std::int64_t rows, std::int64_t cols) {
+  return is_matrix(m) && m.dtype == dtype && m.rows == rows && m.cols == cols;
+}
+
 /// Returns whether q is a valid request for an FP8 copy with one scale.
 inline bool is_request(const QuantizeInto& q) {
   return is_fp8(q.format) && q.row_scale_inv == nullptr &&

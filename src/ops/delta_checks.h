@@ -23,9 +23,4 @@ inline bool are_documents(const Documents& documents, std::int64_t tokens) {
          (documents.count == 0 || documents.cu_seqlens != nullptr);
 }
 
-/// Returns whether m is a [rows, cols] matrix of this dtype.
-inline bool is_of(const ConstMatrix& m, DType dtype, std::int64_t rows, std::int64_t cols) {
-  return is_matrix(m) && m.dtype == dtype && m.rows == rows && m.cols == cols;
-}
-
 }  // namespace octet::ops

@@ -17,9 +17,8 @@ namespace {
 
 void check_delta_qkv(const ConstMatrix& qkv, const DeltaHeads& heads) {
   check(are_delta_heads(heads),
-        "delta rule: every key head serves equally many value heads; key_dim and value_dim are multiples of "
-        "8, at "
-        "most 256");
+        "delta rule: every key head serves equally many value heads; key_dim and value_dim are multiples "
+        "of 8, at most 256");
   check(is_matrix(qkv) && qkv.cols == heads.qkv_width(),
         "delta rule: qkv must be [tokens, heads.qkv_width()] T");
 }

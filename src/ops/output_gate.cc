@@ -16,13 +16,11 @@ void check_gated_projection(const ConstMatrix& projected, const Heads& heads) {
 }
 
 bool is_attended(const ConstMatrix& m, const ConstMatrix& projected, const Heads& heads) {
-  return is_matrix(m) && m.dtype == projected.dtype && m.rows == projected.rows &&
-         m.cols == heads.q_heads * heads.head_dim;
+  return is_of(m, projected.dtype, projected.rows, heads.q_heads * heads.head_dim);
 }
 
 bool is_gated_qkv(const ConstMatrix& m, const ConstMatrix& projected, const Heads& heads) {
-  return is_matrix(m) && m.dtype == projected.dtype && m.rows == projected.rows &&
-         m.cols == heads.qkv_width();
+  return is_of(m, projected.dtype, projected.rows, heads.qkv_width());
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Times the ops of gated delta rules on a GPU, at the shape of a layer of Qwen3.5-9B: 16 key heads and 32
 // value heads of 128, and 16,384 tokens in bf16. The floor is the time to read the inputs and write the
-// results once at 4.8 TB/s. Operations are those of the chunked form (ops/delta_rule.h), counted once.
+// results once at 4.8 TB/s. TFLOP/s count each operation of the chunked form (ops/delta_rule.h) once. Columns
+// are grouped by key head, like in Qwen3-Next.
 //
 //   delta_rule_bench [documents] [part of an op's name]      4 documents, if not given
 #include <algorithm>
@@ -55,8 +56,8 @@ class Bench {
   }
   Workspace workspace(std::size_t bytes) { return {arena_.reserve("workspace", bytes), bytes}; }
 
-  /// Prints the time of an op on `tokens` tokens. `bytes`: what it must read and write. Returns its seconds,
-  /// or 0 if it is not wanted.
+  /// Prints the time of an op on `tokens` tokens. `bytes`: its inputs and results. Returns its seconds, or 0
+  /// if the op is not wanted.
   double time(const std::string& name, std::int64_t tokens, double bytes, double operations,
               const std::function<void()>& op) {
     if (name.find(wanted_) == std::string::npos) return 0;

@@ -101,11 +101,7 @@ struct DeltaShape {
   /// in_proj_ba. Otherwise they are in in_proj_qkv, in_proj_z, in_proj_b and in_proj_a.
   bool grouped = false;
   double least_decay = 0;  ///< exp(A_log) of a new model is uniform between this number and 16
-  bool operator==(const DeltaShape& other) const {
-    return heads.key_heads == other.heads.key_heads && heads.value_heads == other.heads.value_heads &&
-           heads.key_dim == other.heads.key_dim && heads.value_dim == other.heads.value_dim &&
-           grouped == other.grouped && least_decay == other.least_decay;
-  }
+  bool operator==(const DeltaShape&) const = default;
 };
 
 /// Storage format of the weight files, from quantization_config in config.json. It changes only how weights

@@ -94,7 +94,7 @@ class KvCache {
     void* data = nullptr;
     std::size_t token_bytes = 0;  ///< of a token in a block
   };
-  /// Of a block with a delta rule.
+  /// Arrays of a block with a delta rule; null for other blocks.
   struct State {
     float *rule = nullptr, *inputs = nullptr;
   };

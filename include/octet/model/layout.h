@@ -43,7 +43,7 @@ struct TensorSpec {
   std::vector<NamedPart> parts;  ///< in order; they cover the tensor without gaps
   InitRule init = InitRule::normal;
   float init_std = 0.02f;         ///< with row_norms: the expected norm; with value: the value
-  bool decay = true;              ///< weight decay applies; false for norms, biases and other vectors
+  bool decay = true;              ///< weight decay applies; false for norms, biases and most other vectors
   float rate = 1.0f;              ///< multiplies the learning rate of a step; 0: never trained
   bool fp8 = false;               ///< the weight of a block's linear layer: an FP8 recipe quantises it
   bool gradient_by_gemm = false;  ///< a wgrad GEMM writes the whole gradient, so it need not be zeroed

@@ -17,6 +17,7 @@ struct DeltaHeads {
   constexpr std::int64_t keys() const { return key_heads * key_dim; }
   constexpr std::int64_t values() const { return value_heads * value_dim; }
   constexpr std::int64_t qkv_width() const { return 2 * keys() + values(); }
+  bool operator==(const DeltaHeads&) const = default;
 };
 
 /// Tokens of a chunk. Chunks are counted from the start of their document.
@@ -36,9 +37,9 @@ constexpr std::int64_t delta_states(std::int64_t tokens) {
 /// document and value head has a state S [key_dim, value_dim], which starts as zero:
 ///   q' = q / sqrt(|q|² + kDeltaNormEps) / sqrt(key_dim);  k' = k / sqrt(|k|² + kDeltaNormEps)
 ///   S = exp(g_t) S;  S = S + k'_t (beta_t (v_t - Sᵀ k'_t))ᵀ;  o_t = Sᵀ q'_t
-/// Tokens are processed in chunks (the WY form of Yang et al. 2024, arXiv:2406.06484), in fp32. Results are
-/// rounded once. The bits of a document do not depend on its place in the micro-batch. Tokens outside of all
-/// documents give zeros.
+/// Tokens are processed in chunks (the WY form of Yang et al. 2024, arXiv:2406.06484). The state and all sums
+/// are in fp32. On a GPU in bf16, GEMMs within a chunk read operands that are rounded to bf16. The bits of a
+/// document do not depend on its place in the micro-batch. Tokens outside of all documents give zeros.
 struct DeltaRuleArgs {
   ConstMatrix qkv;                   ///< [tokens, heads.qkv_width()] T: queries, keys, values, not normalised
   const float* log_decay = nullptr;  ///< [tokens, value_heads] f32: g, at most 0

@@ -8,7 +8,7 @@
 namespace octet::model {
 namespace {
 
-/// Whether block `i` slides when no `layer_types` say so.
+/// Returns whether block `i` has a sliding window if the file has no `layer_types`.
 bool slides(const Family& family, std::int64_t i, bool use, std::int64_t first, std::int64_t period,
             bool rotates) {
   switch (family.window) {

@@ -14,8 +14,8 @@ ops::DeltaColumns columns_of_delta(const Architecture& a) {
   return {.heads = a.delta.heads, .groups = a.delta.grouped ? a.delta.heads.key_heads : 1};
 }
 
-// The columns of b and a are part of the GEMM, also in FP8. A GEMM of their own would read the input again
-// for very few columns. Their rounding is the rounding of the other columns, and the rounding of decays
+// The columns of b and a are part of the GEMM, also in FP8. A separate GEMM would read the input again for
+// very few columns. Columns of b and a are rounded like the other columns, and the rounding of decays
 // averages out over tokens.
 LinearShape in_shape(const Architecture& a) {
   const ops::DeltaHeads& heads = a.delta.heads;

@@ -201,7 +201,7 @@ TensorSpec GroupBuilder::vector_of(const std::string& name, const std::vector<Pa
     append(t, part, prefix + prefixes_.hugging_face + part.name, 1, {});
     const std::vector<std::int64_t> shape = part.shape.empty() ? std::vector{part.rows} : part.shape;
     for (std::size_t i = before; i < t.parts.size(); ++i) t.parts[i].shape = shape;
-    // In PyTorch, trainers tell matrices by their dimensions.
+    // Weight decay applies to convolutions, which have several dimensions in files.
     t.decay = t.decay || shape.size() > 1;
   }
   return t;

@@ -258,8 +258,12 @@ void Attention::backward(const Call& call, const ops::Matrix& stream, const ops:
   if (gates_) gates_.backward(call, d_out);
   attend_back(call, d_out);
   const ops::Matrix d_qkv = top(d_rotated_, call.tokens);
-  Wanted wanted = qkv_.runs_back() ? qkv_.wanted_gradient(call, d_qkv) : Wanted{};
-  if (gates_) wanted = {.values = d_qkv};  // the gates' gradients are columns of the GEMM's gradient, too
+  Wanted wanted;
+  if (gates_) {
+    wanted.values = d_qkv;  // put() adds the columns of gates before a recipe quantises
+  } else if (qkv_.runs_back()) {
+    wanted = qkv_.wanted_gradient(call, d_qkv);
+  }
   rotary_.backward(call, d_qkv, wanted);
   if (!qkv_.runs_back()) return;
   const ops::Matrix d_projected = gates_ ? gates_.put(call, d_qkv) : d_qkv;

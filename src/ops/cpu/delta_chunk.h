@@ -117,7 +117,7 @@ T* delta_state_at(T* states, const DeltaHeads& heads, std::int64_t number, std::
 
 /// Checks that documents are in order and end inside the tokens.
 void check_delta_documents(const Documents& documents);
-/// Returns the first token behind the last document.
+/// Returns the first token after the last document.
 std::int64_t end_of_documents(const Documents& documents);
 
 /// Returns the number of threads with `each` bytes of scratch that the workspace has room for, at least 1.

@@ -1,5 +1,5 @@
-// The short convolution of a delta rule on the CPU. Channels are processed in pieces, whose columns in the
-// projection are adjacent.
+// The short convolution of a delta rule on the CPU. Channels are processed in pieces. The channels of a piece
+// have adjacent columns in the projection.
 #pragma once
 
 #include <cstdint>

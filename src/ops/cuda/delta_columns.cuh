@@ -137,6 +137,21 @@ __device__ inline void load_taps(const float* taps, std::int64_t channel, bool v
   }
 }
 
+/// Loads the inputs before token `first` that are in its document. Other elements of `before` stay.
+template <typename T, int WIDTH>
+__device__ inline void load_before(const ConstMatrix& projected, const DocumentCursor& document,
+                                   std::int64_t first, std::int64_t column,
+                                   float (&before)[kDeltaBefore][WIDTH]) {
+#pragma unroll
+  for (int j = 0; j < kDeltaBefore; ++j) {
+    const std::int64_t t = first - kDeltaBefore + j;
+    if (first >= document.end || t < document.begin) continue;
+    Channels<T, WIDTH> raw;
+    raw.load(row_of<T>(projected, t) + column);
+    raw.get(before[j]);
+  }
+}
+
 /// Returns the convolution of channel `i`: a chain from the oldest token to the newest.
 template <int WIDTH>
 __device__ inline float sum_of_taps(const float (&w)[kDeltaTaps][WIDTH],

@@ -37,14 +37,7 @@ __global__ void __launch_bounds__(kThreads)
   float w[kDeltaTaps][WIDTH], before[kDeltaBefore][WIDTH] = {};
   load_taps<WIDTH>(a.taps, channel, vector_taps, w);
   DocumentCursor document(a.documents.cu_seqlens, a.documents.count, first);
-#pragma unroll
-  for (int j = 0; j < kDeltaBefore; ++j) {
-    const std::int64_t t = first - kDeltaBefore + j;
-    if (first >= document.end || t < document.begin) continue;
-    Channels<T, WIDTH> raw;
-    raw.load(row_of<T>(a.projected, t) + column);
-    raw.get(before[j]);
-  }
+  load_before<T>(a.projected, document, first, column, before);
   for (int i = 0; i < kRun; i += kAtOnce) {
     Channels<T, WIDTH> raw[kAtOnce];
 #pragma unroll

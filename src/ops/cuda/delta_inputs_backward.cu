@@ -29,14 +29,7 @@ __global__ void __launch_bounds__(kThreads)
   float pending[kDeltaBefore][WIDTH] = {};  // gradients of the last tokens, which later tokens add to
   load_taps<WIDTH>(a.taps, channel, vector_taps, w);
   DocumentCursor document(a.documents.cu_seqlens, a.documents.count, first);
-#pragma unroll
-  for (int j = 0; j < kDeltaBefore; ++j) {
-    const std::int64_t t = first - kDeltaBefore + j;
-    if (first >= document.end || t < document.begin) continue;
-    Channels<T, WIDTH> raw;
-    raw.load(row_of<T>(a.projected, t) + column);
-    raw.get(before[j]);
-  }
+  load_before<T>(a.projected, document, first, column, before);
   for (std::int64_t next = first; next < stop; next += kAtOnce) {
     Channels<T, WIDTH> raw_x[kAtOnce], raw_d[kAtOnce];
 #pragma unroll

@@ -66,7 +66,7 @@ struct DeltaVector {
 /// A chunk of a document.
 struct ChunkPlace {
   std::int64_t first = 0;  ///< token
-  std::int64_t state = 0;  ///< number of the state after the chunk; the state before it has the number before
+  std::int64_t state = 0;  ///< number of the state after the chunk; the state before it has state - 1
   int tokens = 0;          ///< 0: there is no such chunk
   bool starts = false;     ///< the document starts with this chunk
   bool ends = false;       ///< the document ends with this chunk

@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kDeltaThreads, ScanCut<T, KD, VS>::blocks)
   for (std::int64_t c = 0;; ++c) {
     const ChunkPlace chunk = span.chunk(c);
     if (chunk.tokens == 0) break;
-    // Of the groups of copies, only the last one may be in flight at each wait.
+    // At each wait, only the last group of copies may be in flight.
     wait_for_copies<1>();
     __syncthreads();  // all of the chunk before is done
     copy_keys(Cut::ahead ? c + 1 : c);

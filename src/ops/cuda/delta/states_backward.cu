@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kDeltaThreads, ScanCut<T, KD, VS>::blocks)
   end_copies();
   for (std::int64_t s = 0; s < chunks; ++s) {
     const ChunkPlace chunk = chunk_at(s);
-    // Of the groups of copies, only the last one may be in flight at each wait.
+    // At each wait, only the last group of copies may be in flight.
     wait_for_copies<1>();
     __syncthreads();  // all of the step before is done
     copy_keys(Cut::ahead ? s + 1 : s);
