@@ -44,11 +44,11 @@ constexpr const char* kEnd = R"(
   decides. With a KV cache, `--max-length` above the original length selects the frequencies of long documents.
 - `dynamic` without `alpha` refuses documents longer than `max_position_embeddings`.
 - `olmo2`, `olmo3` and `olmoe` cannot be divided with `--tensor-parallel-size`.
-- `qwen3_next`, `qwen3_5` and `qwen3_5_moe`, too. With Gated DeltaNet, answers are not strict
-  (`deterministic: strict`), prompts with a common beginning are computed separately, and modules `mtp` of files are
-  not trained. In `transformers` on a CPU, packed documents of these families see each other; in Octet, they do not.
+- `qwen3_next`, `qwen3_5` and `qwen3_5_moe` cannot be divided with it either. Their answers are not strict
+  (`deterministic: strict`). Prompts with a common beginning are computed separately. Modules `mtp` are not trained.
+  In `transformers` on a CPU, packed documents of these families see each other; in Octet, they do not.
 - `cohere2` and `starcoder2` (layer norm), and `starcoder2` and `apertus` (no gate) decode without the fused kernels.
-- Of a [vision-language model](vision.md), the text model is trained. [Mixtures of experts](experts.md) has the details of mixtures.
+- Only the text model of a [vision-language model](vision.md) is trained. [Mixtures of experts](experts.md) has the details of mixtures.
 )";
 
 std::string blocks_of(const Family& family) {
