@@ -54,7 +54,8 @@ BenchResult bench(Decoder& decoder, const BenchOptions& options);
 double step_weight_bytes(const Decoder& decoder, std::int64_t tokens);
 /// Parameters that multiply a token: all except that embedding table and the experts that are not chosen.
 double parameters_of_token(const Decoder& decoder);
-/// Bytes of keys and values that a token reads after `before` earlier tokens.
+/// Bytes of the cache that a token moves after `before` earlier tokens: keys and values that it reads, and
+/// the states of delta rules that it reads and writes.
 double step_cache_bytes(const DecoderOptions& options, std::int64_t before);
 
 }  // namespace octet::generate
