@@ -237,10 +237,12 @@ Json config_of(const std::string& folder) {
 }
 
 /// Returns the layout of experts in the weights of the source folder. Without weights, returns the layout in
-/// which transformers writes them.
-weights::ExpertLayout expert_layout(const ExportOptions& options, const Json& config) {
+/// which transformers writes them. `source`: these weights if they are open, otherwise null.
+weights::ExpertLayout expert_layout(const ExportOptions& options, const Json& config,
+                                    const weights::WeightFolder* source) {
   const std::string type = json_string(config, "model_type", "", config_path_of(options.source_folder));
   if (type.find("moe") == std::string::npos) return weights::ExpertLayout::separate;
+  if (source != nullptr) return source->expert_layout();
   if (weights::WeightFolder::exists(options.source_folder))
     return weights::WeightFolder(options.source_folder).expert_layout();
   if (type == "qwen3_vl_moe") return weights::ExpertLayout::inputs_first;
@@ -272,7 +274,7 @@ std::vector<std::string> export_model(const ExportOptions& options,
                                       const std::vector<weights::TensorHeader>& tensors,
                                       const TensorReader& read, const weights::WeightFolder* source) {
   const Json config = config_of(options.source_folder);
-  weights::ExpertStacks stacks(tensors, expert_layout(options, config));
+  weights::ExpertStacks stacks(tensors, expert_layout(options, config, source));
   const Values values{.read = [&](const std::string& name, std::int64_t begin, std::int64_t count,
                                   float* out) { stacks.read(read, name, begin, count, out); },
                       .source = source};
@@ -364,8 +366,8 @@ ExportSize size_of_export(const ExportOptions& options,
   if (!folder.empty()) {
     const Json config = config_of(folder);
     tied = is_tied(options, config);
-    layout = expert_layout(options, config);
     others = other_weights(options);
+    layout = expert_layout(options, config, others.get());
     if (others != nullptr) {
       for (weights::TensorHeader& tensor : untrained(*others, options, parameters)) tensors.push_back(tensor);
     }

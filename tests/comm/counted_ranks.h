@@ -27,7 +27,7 @@ struct MessageCounts {
   std::int64_t messages = 0;     ///< sent
   std::int64_t bytes = 0;        ///< sent
   std::int64_t small_bytes = 0;  ///< of these, in messages of less than `small_message` bytes
-  int rounds = 0;                ///< messages that followed one another, up to the last one that arrived here
+  int rounds = 0;                ///< messages in the longest chain of messages that ends at this rank
   std::set<int> peers = {};      ///< ranks that it sent to or received from
 };
 inline constexpr std::size_t small_message = std::size_t{64} << 10;

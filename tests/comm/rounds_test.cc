@@ -107,7 +107,7 @@ TEST(Rounds, ALongBroadcastIsForwardedInPieces) {
   for (const std::string& text : texts) EXPECT_TRUE(text == texts[2]);
 }
 
-/// Values of a rank: maxima, integers and doubles whose sum depends on the order.
+/// Values of a rank: maxima, integers, and doubles with a sum that depends on the order.
 struct Numbers {
   explicit Numbers(int rank) {
     for (int i = 0; i < 5; ++i) {

@@ -54,7 +54,9 @@ struct Traffic {
   double seconds = 0;
 };
 
-/// Bytes that one rank sends, for plans. Counts like Traffic.
+/// Bytes that one rank sends, for plans. Counts like Traffic for collectives that are sent directly or by
+/// node. Collectives of more than 16 CPU ranks may divide the bytes in another way: small ones in rounds, and
+/// gathers of whole nodes.
 struct Sent {
   std::int64_t bytes = 0;
   std::int64_t between_nodes = 0;  ///< of these, to ranks of other nodes

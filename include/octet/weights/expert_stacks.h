@@ -9,9 +9,10 @@
 // A byte has two values in E2M1, the first in its lower half. A scale is 2^(byte - 127).
 //
 // Other families have no biases, and the outputs of gate before the outputs of up:
-//   inputs first (qwen3_vl_moe)    gate_up_proj [experts, inputs, 2 * width], down_proj [experts, width,
-//   outputs] outputs first (qwen3_5_moe)    gate_up_proj [experts, 2 * width, inputs], down_proj [experts,
-//   outputs, width]
+//   inputs first (qwen3_vl_moe):
+//     gate_up_proj [experts, inputs, 2 * width]          down_proj [experts, width, outputs]
+//   outputs first (qwen3_5_moe):
+//     gate_up_proj [experts, 2 * width, inputs]          down_proj [experts, outputs, width]
 //
 // In Octet, each expert has its own tensors: "<front>0.gate_proj.weight" [width, inputs],
 // "<front>0.gate_proj.bias" [width], and likewise up_proj and down_proj.
@@ -31,7 +32,7 @@ namespace octet::weights {
 
 /// How weight files store the matrices of experts.
 enum class ExpertLayout {
-  separate,      ///< each expert has tensors of its own
+  separate,      ///< each expert has its own tensors
   interleaved,   ///< gpt-oss
   inputs_first,  ///< see above
   outputs_first

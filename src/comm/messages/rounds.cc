@@ -63,7 +63,8 @@ Steps gather_in_rounds_steps(Call& call, std::byte* buffer, std::vector<std::int
 Steps exchange_in_rounds_steps(Call& call, std::byte* blocks, std::size_t bytes) {
   const Place& place = call.place();
   const std::size_t size = index(place.size);
-  // Block j has j ranks to go. In the round of bit b, blocks with this bit go on by 2^b ranks.
+  // Block j is for the rank j after this rank. In the round of bit b, each block with this bit in j is sent
+  // 2^b ranks further.
   std::vector<std::byte> by_distance(size * bytes), out, in;
   for (std::size_t j = 0; j < size; ++j)
     std::memcpy(&by_distance[j * bytes], blocks + index(rank_after(place, static_cast<int>(j))) * bytes,
@@ -127,8 +128,8 @@ void combine_each(std::byte* into, const std::byte* from, std::int64_t count, T 
   }
 }
 
-// Exact values (maxima, integers) are combined on the way. Of doubles, a rank holds the values of all ranks
-// that it has heard of.
+// Exact values (maxima, integers) are combined on the way. Doubles are kept by rank and added in rank order
+// at the end.
 class ReductionInRounds {
  public:
   ReductionInRounds(const Place& place, const std::vector<ReducedValues>& values)

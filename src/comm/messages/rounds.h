@@ -1,5 +1,6 @@
-// Small collectives in ceil(log2 P) rounds. In a round a rank sends one message and receives one, so messages
-// and partners grow with the logarithm of the number of ranks. The results have the bits of direct messages.
+// Small collectives in ceil(log2 P) rounds. In a round a rank sends to one rank and receives from one rank,
+// so messages and partners grow with the logarithm of the number of ranks. The results have the bits of
+// direct messages, except for the sign of a maximum of 0 and -0.
 #pragma once
 
 #include <cstddef>
@@ -51,7 +52,8 @@ Steps exchange_in_rounds_steps(Call& call, std::byte* blocks, std::size_t bytes)
 /// Returns `starts` for slices of equal length.
 std::vector<std::int64_t> equal_slices(int size, std::int64_t bytes);
 
-/// Returns true if these values are combined in rounds: more than 16 ranks, or more than 4 on one node.
+/// Returns true if these values are combined in rounds: few values of more than 16 ranks, or of more than 4
+/// on one node.
 bool reduces_in_rounds(const Place& place, const std::vector<ReducedValues>& values);
 /// Combines values over the ranks in place. Maxima and integers are combined on the way. Doubles of all ranks
 /// are sent to every rank, which adds them in rank order.

@@ -56,8 +56,8 @@ Steps in_chunks(Call& call, std::int64_t length, std::int64_t count, Post post, 
 }
 
 // The collectives of the data plane, over any transport. Every rank sends to every other rank directly, so
-// each byte crosses the network once. Small gathers and small all-reduces are sent in rounds (rounds.h). Sums
-// use rank order, not order of arrival.
+// each byte crosses the network once. Small collectives are sent in rounds (rounds.h). Sums use rank order,
+// not order of arrival.
 
 /// Memory for parts that arrive before they are summed. It has several sets, so messages of some chunks are
 /// in flight while an earlier chunk is summed. One per queue, reserved once.
