@@ -272,6 +272,14 @@ void WeightFolder::find_expert_parts() {
 
 void WeightFolder::add_expert_part(const std::string& name, const StoredTensor& from, DType dtype,
                                    ExpertPart part) {
+  if (file_by_tensor_.contains(name)) {
+    throw Error({.what = "tensor '" + name + "' occurs twice",
+                 .expected = "experts as single tensors, or stacked",
+                 .found = "also a part of '" + from.name + "'",
+                 .where = from.file,
+                 .fix = "remove one of the two from the file",
+                 .code = ExitCode::usage});
+  }
   OfExpert one{.tensor = from, .part = std::move(part)};
   one.tensor.name = name;
   one.tensor.dtype = dtype;

@@ -331,6 +331,14 @@ TEST_F(ExpertStacksTest, LayoutsWithoutBiasesAreReadAndStackedAgain) {
   }
 }
 
+TEST_F(ExpertStacksTest, AnExpertThatIsAlsoASingleTensorIsRefused) {
+  for (const ExpertLayout layout : {ExpertLayout::inputs_first, ExpertLayout::outputs_first}) {
+    Tensors all = plain_stacks(layout, DType::bf16);
+    all[kFront + "1.up_proj.weight"] = floats(DType::bf16, {kWidth, kHidden}, 5);
+    EXPECT_NE(refusal(all).find("1.up_proj.weight' occurs twice"), std::string::npos);
+  }
+}
+
 TEST(ExpertLayouts, AreFoundFromShapes) {
   EXPECT_EQ(layout_of_stacks({4, 6, 10}, {4, 10, 3}), ExpertLayout::outputs_first);
   EXPECT_EQ(layout_of_stacks({4, 10, 6}, {4, 3, 10}), ExpertLayout::inputs_first);
