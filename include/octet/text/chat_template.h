@@ -119,9 +119,9 @@ class ChatTemplate {
   /// cutoff_len, mask_history and train_on_prompt.
   Prompt encode_prompt(const Tokenizer& tokenizer, const Conversation& conversation,
                        const TemplateOptions& options = {}) const;
-  /// Encodes the last message as the chosen answer, and `rejected` in its place. Cuts the question and the
-  /// longer answer in proportion to cutoff_len. Only the two answers are trained. The pair is dropped if the
-  /// cut leaves no token of an answer, or equal answers.
+  /// Encodes a pair: the last message is the chosen answer, and `rejected` is the other answer. Cuts the
+  /// question and the longer answer to cutoff_len, and the shorter answer like the longer one. Only the two
+  /// answers are trained. The pair is dropped if the cut leaves no token of an answer, or equal answers.
   AnswerPair encode_pair(const Tokenizer& tokenizer, const Conversation& conversation,
                          const Message& rejected, const TemplateOptions& options = {}) const;
 
