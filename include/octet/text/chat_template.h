@@ -43,8 +43,7 @@ struct TemplateOptions {
       true;  ///< for templates with thoughts; nullopt is LLaMA-Factory's null
   bool preserve_thinking = false;
   std::optional<std::string> default_system;  ///< overrides the template's default system text
-  std::optional<std::string>
-      tool_format;  ///< overrides the template's format: default, llama3, qwen, mistral
+  std::optional<std::string> tool_format;  ///< overrides the format of the template, such as qwen or glm4_moe
   /// Special tokens in messages and system texts are encoded as text. The template's special tokens stay
   /// tokens.
   bool split_special_tokens = false;
