@@ -247,14 +247,24 @@ TEST_P(TemplateGolden, InJinjaEarlierThoughtsGoAsInTraining) {
   }
 }
 
-// Templates of LLaMA-Factory for vision-language models differ in their images only.
+// Other names of LLaMA-Factory for the text of a row. Most belong to models of images or sounds.
 TEST(TemplateNames, OfVisionLanguageModelsAreTheirTextTemplates) {
   for (const auto& [name, row] : {std::pair{"qwen3_vl", "qwen3"},
                                   {"qwen3_vl_nothink", "qwen3_nothink"},
                                   {"ministral3", "ministral"},
                                   {"qwen3_6", "qwen3_5"},
                                   {"phi_small", "phi"},
-                                  {"gemma3n", "gemma3"}}) {
+                                  {"gemma3n", "gemma3"},
+                                  {"gemma4n", "gemma4"},
+                                  {"glm_ocr", "glm4"},
+                                  {"keye_vl", "qwen3"},
+                                  {"mllama", "llama3"},
+                                  {"pixtral", "ministral"},
+                                  {"qwen2_omni", "qwen2_vl"},
+                                  {"qwen3_omni", "qwen3"},
+                                  {"qwen3_omni_nothink", "qwen3_nothink"},
+                                  {"video_llava", "vicuna"},
+                                  {"yi", "smollm"}}) {
     EXPECT_EQ(ChatTemplate::find(name).name(), row);
     EXPECT_EQ(ChatTemplate::find(name).words_hash(), ChatTemplate::find(row).words_hash());
   }

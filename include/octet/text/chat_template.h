@@ -43,8 +43,7 @@ struct TemplateOptions {
       true;  ///< for templates with thoughts; nullopt is LLaMA-Factory's null
   bool preserve_thinking = false;
   std::optional<std::string> default_system;  ///< overrides the template's default system text
-  std::optional<std::string>
-      tool_format;  ///< overrides the template's format: default, llama3, qwen, mistral
+  std::optional<std::string> tool_format;  ///< overrides the format of the template, such as qwen or glm4_moe
   /// Special tokens in messages and system texts are encoded as text. The template's special tokens stay
   /// tokens.
   bool split_special_tokens = false;
@@ -119,9 +118,9 @@ class ChatTemplate {
   /// cutoff_len, mask_history and train_on_prompt.
   Prompt encode_prompt(const Tokenizer& tokenizer, const Conversation& conversation,
                        const TemplateOptions& options = {}) const;
-  /// Encodes the last message as the chosen answer, and `rejected` in its place. Cuts the question and the
-  /// longer answer in proportion to cutoff_len. Only the two answers are trained. The pair is dropped if the
-  /// cut leaves no token of an answer, or equal answers.
+  /// Encodes a pair: the last message is the chosen answer, and `rejected` is the other answer. Cuts the
+  /// question and the longer answer to cutoff_len, and the shorter answer like the longer one. Only the two
+  /// answers are trained. The pair is dropped if the cut leaves no token of an answer, or equal answers.
   AnswerPair encode_pair(const Tokenizer& tokenizer, const Conversation& conversation,
                          const Message& rejected, const TemplateOptions& options = {}) const;
 

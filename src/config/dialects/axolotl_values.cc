@@ -62,16 +62,18 @@ void take_checkpointing(const Node& node, const Location& at, const Target& targ
   if (offloads) target.sources.note("'" + at.key + ": " + word + "' computes activations again here");
 }
 
-// Translates template names. Some names also exist here with another text; they are refused.
+// Translates template names. Names of templates with another text here are refused. The qwen3_5 of axolotl
+// writes tools and calls like qwen3.
 void take_template(const Node& node, const Location& at, const Target& target) {
-  static constexpr std::array<std::pair<const char*, const char*>, 5> kNames{
+  static constexpr std::array<std::pair<const char*, const char*>, 6> kNames{
       {{"qwen_25", "qwen"},
+       {"qwen3_5", "qwen3"},
        {"phi_35", "phi"},
        {"mistral_v2v3", "mistral"},
        {"mistral_v3_tekken", "ministral"},
        {"deepseek_v3", "deepseek3"}}};
-  static constexpr std::array kOthers{"alpaca", "cohere",     "exaone", "falcon_h1", "gemma3n",
-                                      "llama4", "mistral_v1", "phi_3",  "pixtral",   "qwen2_vl"};
+  static constexpr std::array kOthers{"alpaca", "cohere",     "exaone", "falcon_h1", "gemma3n", "gemma4",
+                                      "llama4", "mistral_v1", "phi_3",  "phi_4",     "pixtral", "qwen2_vl"};
   const std::string word = word_of(node);
   // The model's own template is the default here.
   if (word.starts_with("tokenizer_default") || word == "jinja") return;

@@ -1,5 +1,4 @@
-// Templates of further families, and their tool formats. Their names and texts are those of LLaMA-Factory
-// 0.9.5.
+// Templates of further families, and their tool formats. LLaMA-Factory 0.9.5 has equal names and texts.
 #include "templates/template_row.h"
 
 namespace octet::text {

@@ -1,6 +1,7 @@
 #include "octet/text/template_match.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <vector>
 
@@ -377,6 +378,9 @@ bool folder_writes_as(const std::string& folder, const ChatTemplate& chat, const
   const auto plain = parsed(folder_template(folder)), with_tools = parsed(folder_template(folder, true));
   if (!plain || !with_tools) return false;
   const JinjaTemplate wanted(jinja_of(chat, options, &tokenizer));
+  const ToolFormat& format =
+      *find_tool_format(options.tool_format.value_or(ChatTemplate::Row::of(chat).tool_format));
+  const bool refuses = !format.refused.empty() || format.most_calls < std::numeric_limits<std::size_t>::max();
   std::vector<Call> all = plain_calls();
   const auto add = [&](const std::vector<Call>& more) { all.insert(all.end(), more.begin(), more.end()); };
   add(blank_calls());
@@ -384,7 +388,9 @@ bool folder_writes_as(const std::string& folder, const ChatTemplate& chat, const
   if (chat.thinks()) add(thinking_calls(ChatTemplate::Row::of(chat).thought_words));
   for (const Call& call : all) {
     const auto want = written(wanted, tokenizer, call);
-    if (!want) continue;  // the row refuses the call, so training never writes it
+    // Training never writes tools and calls that the row refuses.
+    check(want || refuses, "the template of a row writes what the row can write");
+    if (!want) continue;
     if (written(call.tools ? *with_tools : *plain, tokenizer, call) != want) return false;
   }
   return true;

@@ -9,6 +9,12 @@
 namespace octet::text {
 namespace {
 
+/// The words around calls in an answer with other text.
+const WordPair& call_words() {
+  static const WordPair words{"<tool_call>", "</tool_call>"};
+  return words;
+}
+
 /// Finds the first range from words.begin to words.end, both included. Returns false if there is none.
 bool find_between(const std::string& text, std::size_t from, const WordPair& words, std::size_t& begin,
                   std::size_t& end) {
@@ -51,11 +57,10 @@ bool has_thought_word(const Message& message, const WordPair& words) {
 std::string write_function(const ToolFormat& format, const ChatTemplate::Row& row, const std::string& content,
                            bool with_text) {
   std::size_t begin = 0, end = 0;
-  if (with_text && find_between(content, 0, row.call_words, begin, end)) {
+  if (with_text && find_between(content, 0, call_words(), begin, end)) {
     const std::string call = content.substr(begin, end - begin);
-    const std::size_t around = row.call_words.begin.size() + row.call_words.end.size();
-    return without(content, call) +
-           format.write_calls(call.substr(row.call_words.begin.size(), call.size() - around));
+    const std::size_t front = call_words().begin.size(), around = front + call_words().end.size();
+    return without(content, call) + format.write_calls(call.substr(front, call.size() - around));
   }
   if (with_text && find_between(content, 0, row.thought_words, begin, end)) {
     const std::string thought = content.substr(begin, end - begin);

@@ -33,7 +33,6 @@ struct ChatTemplate::Row {
   std::string tool_format, default_system;
   std::vector<std::string> stop_words;
   WordPair thought_words{"<think>\n", "\n</think>\n\n"};
-  WordPair call_words{"<tool_call>", "</tool_call>"};  ///< around calls in an answer with other text
   std::string empty_thought;
   bool replace_eos = false, efficient_eos = false, fuse_system = false, thinks = false;
   /// Roles with contents that are trimmed like with Jinja's trim: system, user, assistant, observation.

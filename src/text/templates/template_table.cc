@@ -48,7 +48,6 @@ ChatTemplate::Row read_row(const Json& json) {
   out.tool_format = json_string(json, "tool_format", "default", where);
   out.default_system = json_string(json, "default_system", "", where);
   out.thought_words = read_words(json, "thought_words", out.thought_words);
-  out.call_words = read_words(json, "call_words", out.call_words);
   out.empty_thought =
       json_string(json, "empty_thought", out.thought_words.begin + out.thought_words.end, where);
   Slots answer = content;
@@ -78,8 +77,8 @@ const Rows& rows() {
   return all;
 }
 
-/// Names in LLaMA-Factory with the text of another row. Most are for models with images or sounds, which the
-/// text does not show.
+/// Other names in LLaMA-Factory for the text of a row. Most belong to models of images or sounds, which are
+/// not part of the text.
 const std::map<std::string, std::string>& other_names() {
   static const std::map<std::string, std::string> all{
       {"gemma3n", "gemma3"},  {"gemma4n", "gemma4"},       {"glm_ocr", "glm4"},
@@ -91,7 +90,7 @@ const std::map<std::string, std::string>& other_names() {
   return all;
 }
 
-/// Returns the rows of a part of the table, with the fields of `like`.
+/// Adds the rows of a part of the table to `out`, with the fields of `like`.
 void add_rows(std::string_view text, Json& out) {
   for (Json row : parse_json(text, kWhere)) {
     if (const std::string like = json_string(row, "like", "", kWhere); !like.empty()) {
@@ -156,7 +155,7 @@ std::vector<std::string> template_names() {
 }
 
 // Fields of a template:
-// - `like`: the name of an earlier row. Fields that are not given are those of this row.
+// - `like`: the name of an earlier row. Its fields are the defaults.
 // - `prefix`, `system`, `user`, `assistant`, `observation`, `function`: lists of slots. A slot is a string or
 //   {"token": "bos" or "eos"}. Defaults: `prefix` is empty; `system` and `user` are only the content;
 //   `assistant` is the content and an eos (no eos with `efficient_eos`); `observation` equals `user`;
@@ -168,18 +167,21 @@ std::vector<std::string> template_names() {
 // - `efficient_eos`: one eos after the last turn instead of one per turn.
 // - `fuse_system`: the system text is part of the first question.
 // - `thinks`: answers have a thought, which may be empty.
-// - `thought_words`, `call_words`: the words before and after a thought, and before and after calls that an
-//   answer has besides other text.
+// - `thought_words`: the words before and after a thought.
 // - `empty_thought`: an empty thought; default: the two words.
 //
 // Fields of a tool format:
+// - `refused`: why rows with tools or calls are refused. This format has no further fields.
 // - `prompt`: the text after the system text, with {{tools}}, {{names}}, {{date}}.
-// - `tool`: each tool as JSON (`indent`, text `before` and `after`), as one JSON list, or as a description.
-//   `wrapped`: tools are written as {"type": "function", "function": ...}, otherwise without this object.
-//   `before` may have {{name}}. "raw" is the text of the data.
-// - `call`: each call as text with {{name}} and {{arguments}}, or as a JSON object. `arguments` is the key of
-//   the object's arguments. Calls are in a list "always", "when several" or "never". With "never", `before`,
-//   `after` and `between` are texts around the calls.
+// - `tool`: how tools are written. `form` "json" writes each tool as JSON (`indent`, text `before` and
+//   `after`); `before` may have {{name}}. "json list" writes one JSON list, "description" a description of
+//   each tool, and "raw" the text of the data. `as`: a tool is written as {"type": "function", "function":
+//   ...} ("wrapped", the default), without this object ("bare"), or as in the data ("given").
+// - `call`: how calls are written. `form` "text" writes each call as `text` with {{name}} and {{arguments}}.
+//   "parameters" writes `before` with {{name}}, then `parameter` with {{key}} and {{value}} for each
+//   argument, then `after`. "json" writes an object; `arguments` is the key of its arguments, and `list` is
+//   "always", "when several" or "never" (the default). Without a list, `before` and `after` are texts around
+//   each object. `between` is the text between calls. `most`: the largest number of calls in an answer.
 const Json& template_table() {
   static const Json all = [] {
     Json out{{"tool_formats", Json::array()}, {"templates", Json::array()}};

@@ -139,6 +139,11 @@ std::string write_parameters(const ToolFormat& format, const PythonJson& argumen
   return out;
 }
 
+/// Throws Refusal if the format cannot be written.
+void require_writable(const ToolFormat& format) {
+  if (!format.refused.empty()) throw Refusal{format.refused + "; set tool_format, or remove the row"};
+}
+
 std::vector<ToolFormat> read_formats() {
   std::vector<ToolFormat> out;
   for (const auto& row : template_table().at("tool_formats")) out.emplace_back(row);
@@ -179,7 +184,7 @@ ToolFormat::ToolFormat(const Json& row) {
 }
 
 std::string ToolFormat::write_tools(const std::string& tools, const std::string& date) const {
-  if (!refused.empty()) throw Refusal{refused};
+  require_writable(*this);
   if (tool_form == "raw") return fill(prompt, "tools", tools);
   const auto parsed = parse_python_json(tools);
   if (!parsed) throw Refusal{"the tools are not JSON"};
@@ -209,7 +214,7 @@ std::string ToolFormat::write_tools(const std::string& tools, const std::string&
 }
 
 std::string ToolFormat::write_calls(const std::string& content) const {
-  if (!refused.empty()) throw Refusal{refused};
+  require_writable(*this);
   auto parsed = parse_python_json(content);
   if (!parsed) throw Refusal{"a function call is not JSON"};
   if (!parsed->is(Kind::list)) {
@@ -219,7 +224,7 @@ std::string ToolFormat::write_calls(const std::string& content) const {
   }
   if (parsed->items.size() > most_calls) {
     throw Refusal{"an answer has several function calls, and the tool format " + name + " writes only " +
-                  std::to_string(most_calls)};
+                  std::to_string(most_calls) + "; set tool_format, or remove the row"};
   }
   std::string text;
   PythonJson list{Kind::list, "", {}, {}};

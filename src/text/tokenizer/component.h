@@ -58,10 +58,9 @@ class Pattern {
       RegexFinder finder(*regex_, text);
       while (finder.next(begin, end)) found(begin, end);
     } else if (characters_) {
-      for (; begin < text.size(); begin = end) {
-        end = begin + utf8_length(static_cast<unsigned char>(text[begin]));
-        if (characters_->contains(utf8_at(text.data() + begin))) found(begin, end);
-      }
+      each_character(text, [&](std::uint32_t code, std::size_t first, std::size_t last) {
+        if (characters_->contains(code)) found(first, last);
+      });
     } else if (!literal_.empty()) {
       while ((begin = text.find(literal_, end)) != std::string_view::npos) {
         end = begin + literal_.size();

@@ -12,8 +12,7 @@ namespace {
 
 constexpr const char* kKnown =
     "Sequence, Split, ByteLevel, Metaspace, Digits, Punctuation, Whitespace, WhitespaceSplit, "
-    "BertPreTokenizer, "
-    "CharDelimiterSplit, UnicodeScripts, FixedLength";
+    "BertPreTokenizer, CharDelimiterSplit, UnicodeScripts, FixedLength";
 
 constexpr std::string_view kGpt2Words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";

@@ -11,21 +11,21 @@
 
 namespace octet::text {
 
-/// What a split does with matches: it drops them, keeps them as words, joins them with the text before or
-/// after, or joins matches without text between them.
+/// How a split treats matches: it drops matches, keeps them as words, joins them with the text before or
+/// after them, or joins adjacent matches.
 enum class SplitBehavior { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
 /// Reads the required "behavior". Throws Error for an unknown name.
 SplitBehavior read_split_behavior(const Json& json, const std::string& where);
 
-/// Splits at the matches of a pattern. `invert`: at the text between them.
+/// Splits at the matches of a pattern, or with `invert` at the text between matches.
 std::unique_ptr<const PreTokenizerStep> make_split(Pattern pattern, SplitBehavior behavior,
                                                    bool invert = false);
 
 /// Whitespace: keeps runs of word characters, and runs of other characters that are not white space.
 std::unique_ptr<const PreTokenizerStep> make_word_split();
 
-/// FixedLength: words of `length` characters. The last one may be shorter.
+/// FixedLength: words of `length` characters. The last word may be shorter.
 std::unique_ptr<const PreTokenizerStep> make_length_split(std::size_t length);
 
 /// UnicodeScripts: splits between scripts. Hiragana, Katakana and Han count as one script. Blanks and

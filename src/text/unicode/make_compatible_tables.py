@@ -1,7 +1,7 @@
 """Writes compatible_tables.cc. Needs `pip install tokenizers==0.23.3`; the output is committed.
 
-The compatible decompositions are those of NFKD in the reference implementation of tokenizer files (Unicode 9). Characters
-with the same NFD are left out.
+The decompositions come from NFKD of the reference implementation of tokenizer files (Unicode 9). Characters with an equal NFD
+are left out.
 """
 
 import sys

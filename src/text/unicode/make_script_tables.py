@@ -1,7 +1,7 @@
 """Writes script_tables.cc. Needs `pip install tokenizers==0.23.3`; the output is committed.
 
-The scripts are those of \\p{Han} in the reference implementation of tokenizer files (Oniguruma). Its component
-UnicodeScripts has an older table. Code points that it does not know are listed separately.
+The scripts come from \\p{Han} and the like in the reference implementation of tokenizer files (Oniguruma). Its component
+UnicodeScripts has an older table. Code points that this component does not know are listed separately.
 """
 
 import pathlib

@@ -9,7 +9,7 @@
 
 namespace octet::text {
 
-/// A `k` replaces compatible characters, too: "ﬁ" becomes "fi", and "²" becomes "2".
+/// The forms with a `k` also replace compatible characters: "ﬁ" becomes "fi", and "²" becomes "2".
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
 
 /// Returns true if the form certainly does not change `text`.
@@ -19,8 +19,8 @@ bool surely_normal(NormalForm form, std::string_view text);
 /// Parts of a decomposed character have the source of the character.
 AlignedText normal(NormalForm form, const TextView& view);
 
-/// Calls `use` for each character with a decomposition in NFKD that differs from its decomposition in NFD,
-/// with the characters of the former.
+/// Calls `use` with each character that NFKD and NFD decompose differently, and with its decomposition in
+/// NFKD.
 void each_compatible(const std::function<void(std::uint32_t, std::u32string_view)>& use);
 
 }  // namespace octet::text

@@ -82,6 +82,7 @@ std::string lower_character(std::string_view character) {
   static constexpr std::pair<std::uint32_t, std::uint32_t> kLater[] = {
       {0x1C89, 0x1C8A}, {0xA7CB, 0x264}, {0xA7CC, 0xA7CD}, {0xA7DA, 0xA7DB}, {0xA7DC, 0x19B}};
   const std::uint32_t code = utf8_at(character.data());
+  if (code < 0x80) return std::string(1, static_cast<char>(code >= 'A' && code <= 'Z' ? code + 32 : code));
   std::uint32_t lower = code >= 0x10D50 && code <= 0x10D65 ? code + 0x20 : 0;
   for (const auto& [from, to] : kLater) {
     if (from == code) lower = to;

@@ -1,5 +1,5 @@
-// Sets of characters and a mapping as the reference implementation of tokenizer files has them. Its parts
-// have different versions of Unicode.
+// Sets of characters and lower case, as in the reference implementation of tokenizer files. Its parts have
+// different versions of Unicode.
 #pragma once
 
 #include <string>
