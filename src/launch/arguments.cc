@@ -130,10 +130,13 @@ int require_usable_call(const Words& words, const Environment& environment) {
 }
 
 bool has_hosts(const Words& words, const Environment& environment) {
-  if (!value_in(environment, "OMPI_MCA_orte_default_hostfile").empty()) return true;
+  for (const char* name : kHostfileVariables) {
+    if (!value_in(environment, name).empty()) return true;
+  }
   if (is_above(environment, "SLURM_NNODES", 1)) return true;
-  return std::ranges::any_of(
-      words, [](const std::string& word) { return names_hosts(word) || names_hostfile(word); });
+  return std::ranges::any_of(options_of(words, environment), [](const OptionValue& option) {
+    return names_hosts(option.name) || is_hostfile(option.name);
+  });
 }
 
 bool runs_trainer(const Words& words) {

@@ -62,8 +62,10 @@ TEST(Call, KnowsWhetherHostsAreNamed) {
   EXPECT_FALSE(has_hosts(words("-np 2 sh"), {{"SLURM_NNODES", "1"}}));
   EXPECT_TRUE(has_hosts(words("-np 2 sh"), {{"SLURM_NNODES", "2"}}));
   EXPECT_TRUE(has_hosts(words("-np 2 sh"), {{"OMPI_MCA_orte_default_hostfile", "f"}}));
-  for (const char* line : {"-H a sh", "--hostfile f sh", "-machinefile f sh"})
+  EXPECT_TRUE(has_hosts(words("-np 2 sh"), {{"PRTE_MCA_prte_default_hostfile", "f"}}));
+  for (const char* line : {"-H a sh", "--hostfile f sh", "-machinefile f sh", "-f f sh"})
     EXPECT_TRUE(has_hosts(words(line), {})) << line;
+  EXPECT_FALSE(has_hosts(words("-np 2 sh -f f -H a"), {{"PATH", "/bin:/usr/bin"}})) << "words of the program";
 }
 
 TEST(Call, KnowsTheTrainer) {
