@@ -119,8 +119,7 @@ void add_format(Table& t) {
       .decides_numbers();
   t.used("tool_format", &Config::tool_format,
          "Format of tools and calls, instead of the template's: default, glm4, glm4_moe, llama3, mistral, "
-         "qwen, "
-         "qwen3_5, seed_oss.")
+         "qwen, qwen3_5, seed_oss.")
       .decides_numbers();
   t.used("split_special_tokens", &Config::split_special_tokens,
          "Treat special tokens in texts, messages and system messages as text. Special tokens of the "

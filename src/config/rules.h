@@ -1,5 +1,6 @@
-// Base class of rules across keys. Rules of data and paths are in rules_data.cc, of adapters, schedules and
-// checks in rules_training.cc, of the environment in rules_environment.cc, and all others in rules.cc.
+// Base class of rules across keys. Rules of data and paths are in rules_data.cc, of losses in rules_loss.cc,
+// of adapters, schedules and checks in rules_training.cc, of the environment in rules_environment.cc, and all
+// others in rules.cc.
 #pragma once
 
 #include <string>

@@ -143,7 +143,7 @@ Recipe RowMix::recipe() const {
                 f.system_tag,
                 f.media,
                 f.any_role};
-    // Recipes of rows without pairs stay as they were, so that cached tokens remain valid.
+    // Recipes of rows without pairs have no entries for pairs, so cached tokens remain valid.
     if (!f.chosen.empty() || !f.rejected.empty()) format.insert(format.end(), {f.chosen, f.rejected});
     out.emplace_back(name + ": columns", format.dump());
     for (std::size_t i = 0; i < source.files.size(); ++i) {

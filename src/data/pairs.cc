@@ -55,6 +55,9 @@ Sample convert_answer(const Json& row, const RowFormat& format, const std::strin
   const Json* question = value_at(row, f.prompt);
   if (!answer.is_structured() && !(question && question->is_array())) return convert_pair(row, f, noted);
   f.kind = RowFormat::Kind::pair;
+  if (const Json* query = value_at(row, f.query); question && query && !is_nothing(*query))
+    throw Unusable{"'" + f.query + "' cannot be combined with messages in '" + f.prompt + "' or '" + column +
+                   "': put its text into the question"};
   Json listed = row;
   if (answer.is_object()) listed[column] = Json::array({answer});
   return convert_pair(listed, f, noted);

@@ -84,6 +84,33 @@ TEST_F(Preferences, OfAPackedSequenceAreThoseOfItsPairs) {
   }
 }
 
+TEST_F(Preferences, ReadTheStoredReferenceUnlessItChanged) {
+  const std::string reference = Pairs::get().path("reference");
+  std::filesystem::remove_all(reference);
+  std::filesystem::copy(Pairs::get().other_model(), reference);
+  const std::string how = "max_steps=1 max_samples=8 save_strategy=no ref_model=" + reference;
+  const auto margin_with = [&](const std::string& name, const std::string& stored) {
+    std::filesystem::create_directories(out(name));
+    if (!stored.empty()) spill(out(name) + "/reference.h5", stored);
+    expect_success(trainer(train(name, how)));
+    return row(name, 1)["rewards/margins"].get<double>();
+  };
+  const auto flip_last_byte = [](std::string& bytes, int bits) {
+    bytes.back() = static_cast<char>(bytes.back() ^ bits);
+  };
+  EXPECT_EQ(margin_with("computed", ""), 0.0);
+  const std::string stored = slurp(out("computed") + "/reference.h5");
+  std::string damaged = stored;
+  flip_last_byte(damaged, 0x40);
+  EXPECT_EQ(margin_with("damaged", damaged), 0.0);
+  EXPECT_EQ(margin_with("cut", stored.substr(0, stored.size() / 2)), 0.0);
+  // The file of weights keeps its size.
+  std::string weights = slurp(reference + "/model.safetensors");
+  flip_last_byte(weights, 0x80);
+  spill(reference + "/model.safetensors", weights);
+  EXPECT_NE(margin_with("changed", stored), 0.0);
+}
+
 TEST_F(Preferences, AreEvaluated) {
   expect_success(trainer(train("evaluated", "val_size=4 eval_strategy=steps eval_steps=3")));
   const std::string log = slurp(out("evaluated") + "/trainer_log.jsonl");

@@ -106,6 +106,14 @@ TEST(Pairs, ThatCannotBeUsedGiveTheReason) {
   }
 }
 
+TEST(Pairs, WithMessagesAsAnswersDoNotLoseAPartOfTheQuestion) {
+  const Json row = Json::parse(R"({"instruction": "Add.", "input": "2, 2",
+      "chosen": {"role": "assistant", "content": "4"}, "rejected": {"role": "assistant", "content": "5"}})");
+  std::string why;
+  EXPECT_FALSE(convert_row(row, detect_pairs(row, "row"), &why));
+  EXPECT_NE(why.find("'input' cannot be combined with messages"), std::string::npos) << why;
+}
+
 TEST(Pairs, NeedDataOfTheirStage) {
   const Json plain = Json::parse(R"({"columns": {"prompt": "q", "response": "a"}})");
   const Json ranking = Json::parse(kRows[7].entry);

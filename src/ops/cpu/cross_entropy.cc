@@ -35,13 +35,9 @@ OCTET_INLINE float capped_logit(float x, float soft_cap) {
   return capped ? soft_cap * simd::tanh(x / soft_cap) : x;
 }
 
-// Processes one row: finds the maximum, then sums the exponentials. If T is f32, the exponentials replace the
-// logits, so that the gradient needs only a multiplication. If T is bf16, storing them would round twice, so
-// they are recomputed.
-// The parts of a row that its loss and its gradient share. The loss of the target is `of_target`.
+// The parts of the gradient of a row that is not plain.
 struct RowParts {
-  double of_target = 0;
-  float factor = 1;     ///< of loss and gradient
+  float factor = 1;     ///< of the gradient
   float uniform = 0;    ///< subtracted from each probability: smoothing / vocabulary
   float at_target = 1;  ///< subtracted from the probability of the target: 1 - smoothing
 };
@@ -56,10 +52,10 @@ OCTET_INLINE bool is_hit(const T* x, std::int64_t target, float at_target, float
   return true;
 }
 
-// Writes the loss of a row that is not plain, and returns the parts of its gradient. `mean_loss`: the mean
-// loss of all tokens; unused without smoothing.
+// Writes the loss of a row that is not plain, and returns the parts of its gradient. `of_target`: the loss of
+// the target. `mean_loss`: the mean loss of all tokens; unused without smoothing.
 inline RowParts varied_row(const CrossEntropyArgs& a, std::int64_t row, double of_target, double mean_loss) {
-  RowParts parts{.of_target = of_target};
+  RowParts parts;
   double loss = of_target;
   if (a.smoothing > 0) {
     const auto e = static_cast<double>(a.smoothing);
@@ -75,6 +71,9 @@ inline RowParts varied_row(const CrossEntropyArgs& a, std::int64_t row, double o
   return parts;
 }
 
+// Processes one row: finds the maximum, then sums the exponentials. If T is f32, the exponentials replace the
+// logits, so that the gradient needs only a multiplication. If T is bf16, storing them would round twice, so
+// they are recomputed. varies: CrossEntropyArgs::varies().
 template <typename T, bool capped, bool varies>
 OCTET_SIMD void cross_entropy_row(const CrossEntropyArgs& a, std::int64_t row) {
   constexpr bool keeps = std::is_same_v<T, float> && !capped;
@@ -87,7 +86,7 @@ OCTET_SIMD void cross_entropy_row(const CrossEntropyArgs& a, std::int64_t row) {
   float e[kChunk];
   double sum = 0, sum_of_logits = 0;
   if (varies && a.row_hits)
-    a.row_hits[row] = is_hit<T, capped>(x, a.targets[row], at_target, most, a.soft_cap) ? 1.0f : 0.0f;
+    a.row_hits[row] = is_hit<T, capped>(x, target, at_target, most, a.soft_cap) ? 1.0f : 0.0f;
   for (std::int64_t c = 0; c < vocabulary; c += kChunk) {
     const std::int64_t n = chunk_length(c, vocabulary);
     if (varies && a.smoothing > 0) {

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <functional>
-#include <set>
 #include <utility>
 
 #include "octet/base/error.h"
@@ -21,6 +19,7 @@
 #include "octet/runtime/staging.h"
 #include "octet/setup/run_options.h"
 #include "octet/text/tokenizer.h"
+#include "octet/weights/safetensors.h"
 
 namespace octet::train {
 namespace {
@@ -31,7 +30,7 @@ std::string bytes_of_values(const std::vector<double>& values) {
 
 std::vector<double> values_of_bytes(const std::string& bytes) {
   std::vector<double> values(bytes.size() / sizeof(double));
-  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(double));
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(double));
   return values;
 }
 
@@ -115,6 +114,12 @@ checkpoint::Array array_of(const std::vector<double>& values) {
           .bytes = bytes_of_values(values)};
 }
 
+std::string hash_of_values(const checkpoint::ArraysFile& file) {
+  std::string bytes;
+  for (const auto& [name, array] : file.arrays) bytes += array.bytes;
+  return hash128_hex(bytes);
+}
+
 }  // namespace
 
 bool References::is_needed() const {
@@ -139,22 +144,19 @@ void References::check_model() const {
 
 std::string References::key() const {
   const config::Config& config = run_.config;
-  std::string words =
-      parts_.corpus.training.fingerprint() + parts_.corpus.evaluation.fingerprint() + folder();
-  words += config::computes_in_bf16(config) ? " bf16" : " fp32";
-  if (!config.ref_model) {
-    words += config.train_from_scratch ? " seed " + std::to_string(config.seed) : "";
-    words += config.quantization_bit ? " 4 bits" : "";
-    words += " " + config.adapter_name_or_path.value_or("") + (config.create_new_adapter ? " added" : "");
+  std::string words = parts_.corpus.training.fingerprint() + parts_.corpus.evaluation.fingerprint();
+  words += config::computes_in_bf16(config) ? " bf16 " : " fp32 ";
+  words += has_random_weights() ? "seed " + std::to_string(config.seed)
+                                : weights::WeightFolder(folder()).fingerprint();
+  if (!config.ref_model && parts_.adapters.is_object()) {
+    for (const char* of_base : {"added", "quantization_bit", "double_quantization"})
+      words += " " + parts_.adapters.value(of_base, Json()).dump();
   }
-  // Other weights under the same names may have other sizes.
-  std::set<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder())) {
-    if (entry.path().extension() == ".safetensors")
-      files.insert(entry.path().filename().string() + " " + std::to_string(entry.file_size()));
-  }
-  for (const std::string& file : files) words += "\n" + file;
   return hash128_hex(words + runtime::config_state(folder()).dump());
+}
+
+bool References::has_random_weights() const {
+  return run_.config.train_from_scratch && !run_.config.ref_model;
 }
 
 runtime::InstanceOptions References::options() const {
@@ -172,48 +174,55 @@ runtime::InstanceOptions References::options() const {
   options.store.training = options.store.error_feedback = false;
   options.store.recipe = {.compute = options.store.recipe.compute};
   model::TransformerOptions& core = options.transformer;
-  core.recompute = model::Recompute::full;  // buffers of one block; the kernels stay those of training
+  // Reserves buffers of one block, and keeps the kernels of training.
+  core.recompute = model::Recompute::full;
   core.router_z_loss = core.expert_capacity = core.embedding_noise = 0;
   core.given_experts = false;
   return options;
 }
 
 bool References::read() {
-  std::string bytes, wanted;
+  std::string bytes;
   run_.job.together([&] {
-    wanted = key();
-    if (run_.prints() && path_exists(path())) bytes = read_file(path());
+    if (!run_.prints()) return;
+    key_ = key();
+    if (path_exists(path())) bytes = read_file(path());
   });
-  bool found = false;
-  for (const std::string& file : run_.job.all_gather_bytes(bytes)) {
-    if (file.empty()) continue;
-    try {
-      const checkpoint::ArraysFile arrays = checkpoint::read_arrays_file(file, path());
-      const auto key_of_file = arrays.texts.find("key");
-      if (key_of_file == arrays.texts.end() || key_of_file->second != wanted) continue;
-      const auto take = [&](const char* name, data::Encoded& set) {
-        if (set.documents() == 0) return true;
-        const auto array = arrays.arrays.find(name);
-        if (array == arrays.arrays.end() || array->second.type != checkpoint::ArrayType::f64) return false;
-        set.references = values_of_bytes(array->second.bytes);
-        return static_cast<std::int64_t>(set.references.size()) == set.documents();
-      };
-      found = take("training", parts_.corpus.training) && take("evaluation", parts_.corpus.evaluation);
-    } catch (const Error& e) {
-      if (run_.prints()) log::warn(path() + " is computed again: " + e.problem().what);
+  // All ranks compare the same bytes, so that they agree.
+  key_ = run_.job.broadcast(key_, 0);
+  bytes = run_.job.broadcast(bytes, 0);
+  if (bytes.empty()) return false;
+  try {
+    const checkpoint::ArraysFile file = checkpoint::read_arrays_file(bytes, path());
+    const auto key_of_file = file.texts.find("key");
+    if (key_of_file == file.texts.end() || key_of_file->second != key_) return false;
+    const auto values = file.texts.find("values");
+    if (values == file.texts.end() || values->second != hash_of_values(file)) {
+      if (run_.prints()) log::warn(path() + " is damaged and is computed again");
+      return false;
     }
+    const auto take = [&](const char* name, data::Encoded& set) {
+      if (set.documents() == 0) return true;
+      const auto array = file.arrays.find(name);
+      if (array == file.arrays.end() || array->second.type != checkpoint::ArrayType::f64) return false;
+      set.references = values_of_bytes(array->second.bytes);
+      return static_cast<std::int64_t>(set.references.size()) == set.documents();
+    };
+    return take("training", parts_.corpus.training) && take("evaluation", parts_.corpus.evaluation);
+  } catch (const Error& e) {
+    if (run_.prints()) log::warn(path() + " is computed again: " + e.problem().what);
+    return false;
   }
-  return found;
 }
 
 void References::write() const {
   run_.job.together([&] {
     if (!run_.prints()) return;
     checkpoint::ArraysFile file;
-    file.texts = {{"key", key()}, {"reference", folder()}};
     file.arrays["training"] = array_of(parts_.corpus.training.references);
     if (parts_.corpus.evaluation.documents() > 0)
       file.arrays["evaluation"] = array_of(parts_.corpus.evaluation.references);
+    file.texts = {{"key", key_}, {"reference", folder()}, {"values", hash_of_values(file)}};
     make_folders(run_.config.output_dir);
     write_file_atomically(path(), checkpoint::arrays_file_bytes(file));
   });
@@ -232,7 +241,7 @@ void References::compute() {
                                               .length = instance.options().transformer.max_length,
                                               .vocabulary = instance.options().architecture.vocabulary,
                                               .pairs = true});
-  if (run_.config.train_from_scratch && !run_.config.ref_model) {
+  if (has_random_weights()) {
     instance.initialise(static_cast<std::uint64_t>(run_.config.seed));
   } else {
     instance.load_weights(folder());

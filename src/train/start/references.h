@@ -29,9 +29,12 @@ class References {
   /// Whether the run reads log-probabilities that are computed before its first step.
   bool is_needed() const;
   std::string folder() const;
-  /// Returns a hash of the data and of the reference.
+  /// Whether the reference is the model of train_from_scratch before its first step.
+  bool has_random_weights() const;
+  /// Returns a hash of the tokens, of the weights of the reference, and of its configuration.
   std::string key() const;
-  /// Takes the log-probabilities from the file, on all ranks. Returns whether they are of this run.
+  /// Takes the log-probabilities from the file on all ranks. Returns false if there is no undamaged file with
+  /// the key of this run.
   bool read();
   void write() const;
   void compute();
@@ -41,6 +44,7 @@ class References {
   RunContext& run_;
   RunParts& parts_;
   const Sizing& sizing_;
+  std::string key_;  ///< of this run, set by read()
 };
 
 }  // namespace octet::train
