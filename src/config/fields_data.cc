@@ -5,8 +5,7 @@ namespace octet::config {
 namespace {
 
 constexpr const char* kOnlyTraining =
-    "only pre-training (pt), supervised fine-tuning (sft) and preferences between two answers (dpo) are "
-    "built";
+    "use pt (pre-training), sft (supervised fine-tuning) or dpo (preferences between two answers)";
 
 void add_model(Table& t) {
   t.group("Model");

@@ -118,7 +118,7 @@ void require_strict_possible(const DecoderOptions& options, const Device& device
            "whole layers on a rank", "set tensor_parallel_size to 1: stages and replicas keep the bits");
   if (options.architecture.has_delta_rule())
     refuse("answers of a model with delta rules (linear attention) are not strict: training computes chunks",
-           "a model with attention in all blocks", "set deterministic: true");
+           "a model with attention in all blocks", "leave strict out, or use another model");
   if (options.fp8_cache)
     refuse("answers from a cache in FP8 are not strict: training does not round keys and values",
            "keys and values as they are computed", "leave the cache's format at auto");

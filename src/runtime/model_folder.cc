@@ -40,12 +40,12 @@ bool has_weights(const std::string& folder) {
   return false;
 }
 
-void require_weights(const std::string& folder) {
+void require_weights(const std::string& folder, const std::string& otherwise) {
   if (has_weights(folder)) return;
   throw Error({.what = "there are no weights to start from",
                .expected = "model.safetensors, or model.safetensors.index.json with its shards",
                .where = folder,
-               .fix = "fetch the weights, or set train_from_scratch: true to start from random weights",
+               .fix = "fetch the weights, or " + otherwise,
                .code = ExitCode::usage});
 }
 

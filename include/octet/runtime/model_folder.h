@@ -18,8 +18,11 @@ model::Architecture read_model(const std::string& folder);
 /// in a format that is not read: they would be left out.
 bool has_weights(const std::string& folder);
 
-/// Throws Error (usage) for a folder without weights, and as has_weights().
-void require_weights(const std::string& folder);
+/// Throws Error (usage) for a folder without weights, and as has_weights(). `otherwise`: advice in addition to
+/// fetching the weights.
+void require_weights(
+    const std::string& folder,
+    const std::string& otherwise = "set train_from_scratch: true to start from random weights");
 
 /// Throws Error (usage) when a checkpoint is of another model than the folder's config.json describes.
 void require_model_of(const checkpoint::Checkpoint& checkpoint, const std::string& folder);
