@@ -122,9 +122,10 @@ TEST(Ladder, FollowsWhatTheConfigurationLeavesOpen) {
   EXPECT_EQ(ladder_of("per_device_train_batch_size=2 per_device_eval_batch_size=1 cutoff_len=511"),
             (Keys{"per_device_train_batch_size=1 gradient_accumulation_steps=2", "recompute=full"}));
   EXPECT_EQ(ladder_of("world=4 zero_stage=1 per_device_train_batch_size=1 cutoff_len=256"),
-            (Keys{"recompute=full", "zero_stage=3", "zero_stage=3 on 64 ranks"}));
+            (Keys{"recompute=full", "zero_stage=3", "zero_stage=3 on 32 ranks"}))
+      << "with more ranks, the buffers of messages grow by more than the shards shrink";
   EXPECT_EQ(ladder_of("world=2 zero_stage=3 per_device_train_batch_size=1 cutoff_len=256 recompute=full"),
-            (Keys{"zero_stage=3 on 64 ranks"}));
+            (Keys{"zero_stage=3 on 32 ranks"}));
   const Outcome own_size = trainer(
       "plan tiny device=cpu param_dtype=fp32 memory=1MiB auto_find_batch_size=true global_batch_size=8 "
       "cutoff_len=512");

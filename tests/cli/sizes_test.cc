@@ -54,7 +54,8 @@ Answer answer(const std::string& words, const std::string& output) {
 
 void expect_at_once(const std::string& words, const Answer& found) {
   SCOPED_TRACE("trainer " + words + "\n" + found.said.substr(0, 2000));
-  EXPECT_LT(found.seconds, 1);
+  // An answer takes about half a second of CPU time; work that grows with the size would take minutes.
+  EXPECT_LT(found.seconds, 5);
   EXPECT_LT(found.mebibytes, 1024);
   EXPECT_TRUE(found.code == 0 || found.code == 1 || found.code == 64) << found.code;
   EXPECT_EQ(found.said.find("internal error"), std::string::npos);
