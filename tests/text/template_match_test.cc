@@ -7,6 +7,7 @@
 #include "octet/text/jinja.h"
 #include "octet/text/template_jinja.h"
 #include "octet/text/template_match.h"
+#include "templates/template_row.h"
 
 namespace octet::text::template_match_test {
 namespace {
@@ -73,6 +74,20 @@ INSTANTIATE_TEST_SUITE_P(Rows, Match,
                                          Known{"qwen", "qwen", kQwen},
                                          Known{"deepseek3", "deepseek3", kDeepseek3}),
                          [](const auto& param) { return param.param.name; });
+
+// A model that was trained with a template is later recognised by its own file: with the text of tools, calls
+// and thoughts that training wrote. Rows with the same plain text differ in them.
+TEST(MatchSaved, TheTemplateOfEachRowIsRecognisedWithItsToolsAndThoughts) {
+  const Tokenizer tokenizer = Tokenizer::from_folder(golden_path("tokenizers/llama3"));
+  const TestFolder folder;
+  for (const std::string& name : row_names_in_order()) {
+    SCOPED_TRACE(name);
+    folder.write("chat_template.jinja", jinja_of(ChatTemplate::find(name), {}, &tokenizer));
+    const TemplateMatch match = match_template(folder.path(), tokenizer);
+    ASSERT_TRUE(match.found) << match.reason;
+    EXPECT_TRUE(folder_writes_as(folder.path(), *match.found, {}, tokenizer)) << match.found->name();
+  }
+}
 
 // Most published templates trim contents, so training trims them as well.
 TEST(MatchBlanks, ContentsAreTrimmedWhereTheTemplateTrimsThem) {

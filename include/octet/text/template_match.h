@@ -25,8 +25,9 @@ std::optional<std::string> folder_template(const std::string& folder, bool with_
 
 /// Renders test conversations with the folder's chat template and with every row of the table. Returns the
 /// row that writes equal texts for all of them: with and without system message, with several turns, and
-/// prompts that end before an answer. If several rows match, prefers a row that also writes a tool's answer
-/// equally, then the first by name. `tokenizer` is the unmodified tokenizer of the folder.
+/// prompts that end before an answer. If several rows match, prefers rows that also write a tool's answer
+/// equally, then the row that agrees in most conversations with tools, calls and thoughts, then the first row
+/// of the table. `tokenizer` is the unmodified tokenizer of the folder.
 TemplateMatch match_template(const std::string& folder, const Tokenizer& tokenizer);
 
 /// Like match_template(), but for the Jinja source of a chat template. Reasons name it by `whose` ("the

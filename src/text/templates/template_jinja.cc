@@ -94,6 +94,17 @@ void print_slots(Lines& out, const Slots& slots, const std::string& content, con
   if (blanks.tokenizer != nullptr) out.set("ns.gap", gap);
 }
 
+/// Returns whether the slots of an answer write text before its content, like the line end of GLM.
+bool has_text_before_content(const Slots& slots) {
+  return !slots.empty() && slots.front().kind == Slot::Kind::text &&
+         !slots.front().text.starts_with("{{content}}");
+}
+
+void print_empty_thought(Lines& out, const ChatTemplate::Row& row, const Blanks& blanks) {
+  const std::string blank = blanks.before("ns.gap", row.empty_thought);
+  out.print((blank.empty() ? "" : blank + " + ") + jinja_string(row.empty_thought));
+}
+
 /// Removes thoughts of earlier answers unless they are preserved. Without thinking, removes the thoughts of
 /// every answer. A removed thought extends from its start tag to the next end tag. Leading line ends of the
 /// remaining text are removed, too. A last answer without a thought gets an empty thought.
@@ -119,9 +130,13 @@ void handle_thoughts(Lines& out, const ChatTemplate::Row& row, const Blanks& bla
     return jinja_string(python::strip(word)) + " not in content";
   };
   out.tag("if loop.last and " + absent(words.begin) + " and " + absent(words.end));
-  const std::string blank = blanks.before_value("' '", "content");
-  const std::string answer = blank.empty() ? "content" : "(" + blank + " + content if content else '')";
-  out.set("content", jinja_string(row.empty_thought) + " + " + answer);
+  if (has_text_before_content(row.assistant)) {
+    print_empty_thought(out, row, blanks);
+  } else {
+    const std::string blank = blanks.before_value("' '", "content");
+    const std::string answer = blank.empty() ? "content" : "(" + blank + " + content if content else '')";
+    out.set("content", jinja_string(row.empty_thought) + " + " + answer);
+  }
   out.tag("endif");
 }
 
@@ -186,8 +201,8 @@ void write_end(Lines& out, const ChatTemplate::Row& row, const Blanks& blanks) {
   }
   if (row.thinks) {
     out.tag("if add_generation_prompt and not thinking");
-    const std::string blank = blanks.before("ns.gap", row.empty_thought);
-    out.print((blank.empty() ? "" : blank + " + ") + jinja_string(row.empty_thought)).tag("endif");
+    print_empty_thought(out, row, blanks);
+    out.tag("endif");
   }
 }
 

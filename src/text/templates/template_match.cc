@@ -1,6 +1,7 @@
 #include "octet/text/template_match.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <vector>
@@ -171,53 +172,8 @@ TemplateMatch match_template(const std::string& folder, const Tokenizer& tokeniz
   return match_jinja(*source, "the model's own chat template", tokenizer);
 }
 
-TemplateMatch match_jinja(const std::string& source, const std::string& whose, const Tokenizer& tokenizer) {
-  std::vector<std::string> left = row_names_in_order();
-  std::string near, failure;
-  int rendered_probes = 0;
-  BlanksMatch blanks;
-  try {
-    const JinjaTemplate jinja(source);
-    for (const Probe& probe : probes()) {
-      std::string want;
-      try {
-        want = rendered(jinja, tokenizer, probe);
-      } catch (const Error& e) {
-        // Many templates refuse system messages.
-        failure = e.problem().what;
-        continue;
-      }
-      ++rendered_probes;
-      std::erase_if(left, [&](const std::string& name) { return written(name, tokenizer, probe) != want; });
-      if (left.empty() && near.empty()) near = nearest(want, tokenizer, probe);
-    }
-    if (left.size() > 1 && rendered_probes > 0) {
-      try {
-        const Probe probe = tool_probe();
-        const std::string want = rendered(jinja, tokenizer, probe);
-        const auto same = std::ranges::find_if(
-            left, [&](const std::string& name) { return written(name, tokenizer, probe) == want; });
-        if (same != left.end()) left = {*same};
-      } catch (const Error&) {
-        // The template has no tools: keep the first name.
-      }
-    }
-    if (!left.empty() && rendered_probes > 0)
-      blanks = match_blanks(jinja, *find_row(left.front()), tokenizer);
-  } catch (const Error& e) {
-    failure = e.problem().what + (e.problem().where.empty() ? "" : " (" + e.problem().where + ")");
-  }
-  if (rendered_probes == 0) return {.found = {}, .reason = whose + " cannot be rendered: " + failure};
-  if (left.empty()) {
-    return {.found = {}, .reason = whose + " writes other text than every built-in template; " + near};
-  }
-  ChatTemplate::Row row = *find_row(left.front());
-  row.trims = blanks.trims;
-  return {.found = ChatTemplate::Row::make(std::move(row)), .reason = "", .other_blanks = blanks.other};
-}
-
-// Decides whether a model's own chat template is kept. It must write the same text as the row of the table
-// for everything that the row supports, including tools and thoughts.
+// Test calls of a model's own chat template. The own template is kept if it writes the same text as the row
+// of the table for everything that the row supports, including tools and thoughts.
 
 namespace {
 
@@ -344,7 +300,79 @@ std::optional<std::string> named_template(const Json& templates, const std::stri
   return std::nullopt;
 }
 
+/// Returns the name with the template that writes the same text as `own` for the most test calls with tools
+/// and thoughts. The first name wins among equals.
+std::string most_alike(const std::vector<std::string>& names, const JinjaTemplate& own,
+                       const Tokenizer& tokenizer) {
+  std::vector<Call> all = tool_calls();
+  const auto thinks =
+      std::ranges::find_if(names, [](const std::string& name) { return ChatTemplate::find(name).thinks(); });
+  if (thinks != names.end()) {
+    for (Call& call : thinking_calls(find_row(*thinks)->thought_words)) all.push_back(std::move(call));
+  }
+  std::vector<std::optional<std::string>> want;
+  for (const Call& call : all) want.push_back(written(own, tokenizer, call));
+  std::string best;
+  int most = -1;
+  for (const std::string& name : names) {
+    const JinjaTemplate row(jinja_of(ChatTemplate::find(name), {}, &tokenizer));
+    int same = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) same += written(row, tokenizer, all[i]) == want[i] ? 1 : 0;
+    if (same <= most) continue;
+    best = name, most = same;
+  }
+  return best;
+}
+
 }  // namespace
+
+TemplateMatch match_jinja(const std::string& source, const std::string& whose, const Tokenizer& tokenizer) {
+  std::vector<std::string> left = row_names_in_order();
+  std::string near, failure;
+  int rendered_probes = 0;
+  BlanksMatch blanks;
+  try {
+    const JinjaTemplate jinja(source);
+    for (const Probe& probe : probes()) {
+      std::string want;
+      try {
+        want = rendered(jinja, tokenizer, probe);
+      } catch (const Error& e) {
+        // Many templates refuse system messages.
+        failure = e.problem().what;
+        continue;
+      }
+      ++rendered_probes;
+      std::erase_if(left, [&](const std::string& name) { return written(name, tokenizer, probe) != want; });
+      if (left.empty() && near.empty()) near = nearest(want, tokenizer, probe);
+    }
+    if (left.size() > 1 && rendered_probes > 0) {
+      try {
+        const Probe probe = tool_probe();
+        const std::string want = rendered(jinja, tokenizer, probe);
+        std::vector<std::string> same;
+        std::ranges::copy_if(left, std::back_inserter(same), [&](const std::string& name) {
+          return written(name, tokenizer, probe) == want;
+        });
+        if (!same.empty()) left = std::move(same);
+      } catch (const Error&) {
+        // The template has no tools: keep all names.
+      }
+      left = {most_alike(left, jinja, tokenizer)};
+    }
+    if (!left.empty() && rendered_probes > 0)
+      blanks = match_blanks(jinja, *find_row(left.front()), tokenizer);
+  } catch (const Error& e) {
+    failure = e.problem().what + (e.problem().where.empty() ? "" : " (" + e.problem().where + ")");
+  }
+  if (rendered_probes == 0) return {.found = {}, .reason = whose + " cannot be rendered: " + failure};
+  if (left.empty()) {
+    return {.found = {}, .reason = whose + " writes other text than every built-in template; " + near};
+  }
+  ChatTemplate::Row row = *find_row(left.front());
+  row.trims = blanks.trims;
+  return {.found = ChatTemplate::Row::make(std::move(row)), .reason = "", .other_blanks = blanks.other};
+}
 
 std::optional<std::string> folder_template(const std::string& folder, bool with_tools) {
   const std::string own = folder + "/chat_template.jinja";
