@@ -24,7 +24,8 @@ install(PROGRAMS launch/check-hosts DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME o
 install(PROGRAMS launch/all DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-all)
 install(PROGRAMS launch/supervise DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-supervise)
 install(FILES launch/words.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/octet/launch)
-install(PROGRAMS launch/slurm.sbatch DESTINATION ${CMAKE_INSTALL_DATADIR}/octet)
+install(PROGRAMS launch/slurm.sbatch launch/pbs.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/octet)
+install(FILES launch/mpijob.yaml DESTINATION ${CMAKE_INSTALL_DATADIR}/octet)
 
 # The program writes its completion, and help2man writes manual pages from its --help, if it can run on the build machine.
 if(NOT CMAKE_CROSSCOMPILING)

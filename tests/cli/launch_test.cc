@@ -163,6 +163,10 @@ TEST_F(Launch, ScriptsEchoNoControlCharacters) {
                "slurm.sbatch c",
            "SLURM_JOB_ID=1 OCTETRUN_BUILD=here SLURM_RESTART_COUNT=" + bad + " bash " + scripts +
                "slurm.sbatch c",
+           "bash " + scripts + "pbs.sh " + bad,
+           "PBS_JOBID=1 PBS_NODEFILE=" + bad + " bash " + scripts + "pbs.sh",
+           "PBS_JOBID=1 PBS_NODEFILE=/dev/null OCTETRUN_BUILD=" + bad + " PATH=/usr/bin:/bin bash " +
+               scripts + "pbs.sh",
            scripts + "supervise " + bad,
            "OCTETRUN_BUILD=" + bad + " " + scripts + "supervise -np 1 " + bad,
        }) {
