@@ -205,7 +205,8 @@ double flops_per_token(const Architecture& architecture, double length) {
     (delta_rule ? states : attention) += passes_back ? 6.0 : 2.0;
   }
   const double state = 3 * static_cast<double>(a.delta.heads.values() * a.delta.heads.key_dim);
-  return gemms + attention * length * static_cast<double>(a.q_width()) + states * state;
+  const auto widths = static_cast<double>(a.q_width() + a.attended_width());
+  return gemms + attention * length * widths / 2 + states * state;
 }
 
 }  // namespace octet::model

@@ -11,6 +11,7 @@
 #include "octet/ops/expert_gemm.h"
 #include "octet/ops/expert_low_rank.h"
 #include "octet/ops/gemm.h"
+#include "octet/ops/latent_heads.h"
 #include "octet/ops/logits.h"
 #include "octet/ops/peer_sum.h"
 #include "octet/ops/routing.h"
@@ -40,6 +41,7 @@ OCTET_LEFT_OUT(attention_backward, AttentionBackwardArgs)
 OCTET_LEFT_OUT(balance_loss, BalanceLossArgs)
 OCTET_LEFT_OUT(best_tokens, BestTokensArgs)
 OCTET_LEFT_OUT(cached_attention, CachedAttentionArgs)
+OCTET_LEFT_OUT(cut_head_values, CutHeadValuesArgs)
 OCTET_LEFT_OUT(deal, DealArgs)
 OCTET_LEFT_OUT(expert_gemm, ExpertGemmArgs)
 OCTET_LEFT_OUT(expert_low_rank, ExpertLowRankArgs)
@@ -47,6 +49,7 @@ OCTET_LEFT_OUT(fill_ids, FillIdsArgs)
 OCTET_LEFT_OUT(gated_rows, GatedRowsArgs)
 OCTET_LEFT_OUT(gated_rows_backward, GatedRowsBackwardArgs)
 OCTET_LEFT_OUT(grouped_gemm, GroupedGemmArgs)
+OCTET_LEFT_OUT(join_latent_heads, JoinLatentHeadsArgs)
 OCTET_LEFT_OUT(limit_rows, LimitRowsArgs)
 OCTET_LEFT_OUT(limit_step, LimitStepArgs)
 OCTET_LEFT_OUT(listed_logits, ListedLogitsArgs)
@@ -55,9 +58,11 @@ OCTET_LEFT_OUT(nf4_decode, Nf4DecodeArgs)
 OCTET_LEFT_OUT(nf4_quantize, Nf4QuantizeArgs)
 OCTET_LEFT_OUT(nf4_quantize_scales, Nf4QuantizeScalesArgs)
 OCTET_LEFT_OUT(nf4_to_fp8, Nf4ToFp8Args)
+OCTET_LEFT_OUT(pad_head_values, PadHeadValuesArgs)
 OCTET_LEFT_OUT(peer_sum, PeerSumArgs)
 OCTET_LEFT_OUT(route, RouteArgs)
 OCTET_LEFT_OUT(route_backward, RouteBackwardArgs)
+OCTET_LEFT_OUT(split_latent_heads, SplitLatentHeadsArgs)
 OCTET_LEFT_OUT(weigh_backward, WeighBackwardArgs)
 OCTET_LEFT_OUT(weighted_rows, WeightedRowsArgs)
 OCTET_LEFT_OUT(z_loss, ZLossArgs)

@@ -45,6 +45,7 @@ void route(Stream& stream, const RouteArgs& args) {
   check(args.groups > 0 && args.logits.cols % args.groups == 0, "route: the groups divide the experts");
   const std::int64_t in_group = args.logits.cols / args.groups;
   check(args.groups == 1 || in_group >= 2, "route: a group has at least two experts");
+  check(args.group_best == 1 || args.group_best == 2, "route: one or two scores of a group count");
   check(
       args.taken_groups > 0 && args.taken_groups <= args.groups && args.taken <= args.taken_groups * in_group,
       "route: the chosen groups have enough experts");

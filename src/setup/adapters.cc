@@ -123,9 +123,9 @@ bool named(const std::string& module, const std::string& target) {
 /// last words of the names of this model's modules.
 std::string modules_in_place_of(const std::string& target, const std::set<std::string>& words) {
   // Each row: names of the modules with one role.
-  static const std::vector<std::vector<std::string>> kRoles = {{"q_proj", "qkv_proj"},
-                                                               {"k_proj", "qkv_proj"},
-                                                               {"v_proj", "qkv_proj"},
+  static const std::vector<std::vector<std::string>> kRoles = {{"q_proj", "qkv_proj", "q_b_proj"},
+                                                               {"k_proj", "qkv_proj", "kv_b_proj"},
+                                                               {"v_proj", "qkv_proj", "kv_b_proj"},
                                                                {"gate_proj", "gate_up_proj"},
                                                                {"up_proj", "gate_up_proj", "c_fc"},
                                                                {"down_proj", "c_proj"}};

@@ -314,9 +314,9 @@ const std::vector<std::string> kWholeModels = {
     "olmoe",   "glm4-moe", "glm4-moe-groups",   "gpt-oss"};
 
 // A model of each kind of tensor names and blocks.
-const std::vector<std::string> kSomeModels = {"llama3-tied", "qwen2",    "gemma3",     "qwen3-moe-trained",
-                                              "mixtral",     "glm4-moe", "glm4",       "starcoder2",
-                                              "cohere2",     "apertus",  "qwen3-next", "qwen3-5"};
+const std::vector<std::string> kSomeModels = {
+    "llama3-tied", "qwen2",   "gemma3",  "qwen3-moe-trained", "mixtral", "glm4-moe",          "glm4",
+    "starcoder2",  "cohere2", "apertus", "qwen3-next",        "qwen3-5", "deepseek-v3-groups"};
 
 std::vector<Case> cases_of(const std::vector<std::string>& models, bool whole) {
   std::vector<Case> cases;

@@ -53,7 +53,11 @@ inline std::vector<std::string> golden_models() {
           "qwen3-vl",
           "qwen3-next",
           "qwen3-5-text-tied",
-          "qwen3-5-moe"};
+          "qwen3-5-moe",
+          "deepseek-v3",
+          "deepseek-v3-groups",
+          "deepseek-v2",
+          "glm4-moe-lite"};
 }
 
 /// Returns the name as a part of a test's name.

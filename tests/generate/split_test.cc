@@ -89,10 +89,11 @@ void PrintTo(const SplitSize& size, std::ostream* out) {
 const std::vector<SplitSize> kSizes{{1, 1}, {2, 1}, {4, 1}, {1, 2}, {2, 2}};
 
 /// Whether the model can be split in this way. Norms of olmoe, olmo2 and olmo3 read all heads, delta rules
-/// are not split, and glm4-moe-groups has two heads.
+/// and latents are not split, and glm4-moe-groups has two heads.
 bool splits_so(const std::string& model, const SplitSize& size) {
-  const bool whole =
-      model.starts_with("olmo") || model.starts_with("qwen3-next") || model.starts_with("qwen3-5");
+  const bool whole = model.starts_with("olmo") || model.starts_with("qwen3-next") ||
+                     model.starts_with("qwen3-5") || model.starts_with("deepseek") ||
+                     model == "glm4-moe-lite";
   return size.tensor <= (whole ? 1 : model == "glm4-moe-groups" ? 2 : 4);
 }
 

@@ -158,6 +158,7 @@ TEST(GpuRouting, SigmoidRoutersChooseAsOnTheCpu) {
   struct Row {
     std::int64_t experts, taken, groups, taken_groups;
     bool biased;
+    int group_best = 2;
   };
   std::mt19937 random(6);
   for (const Row row : {Row{1, 1, 1, 1, false},
@@ -165,6 +166,7 @@ TEST(GpuRouting, SigmoidRoutersChooseAsOnTheCpu) {
                         {128, 8, 1, 1, true},
                         {256, 8, 8, 4, true},
                         {12, 6, 4, 2, true},
+                        {160, 6, 8, 3, true, 1},
                         {1024, 7, 512, 5, true},
                         {1000, 1000, 1, 1, true}}) {
     for (const float deviation : {0.0f, 2.0f, 60.0f}) {
@@ -189,6 +191,7 @@ TEST(GpuRouting, SigmoidRoutersChooseAsOnTheCpu) {
                         .bias = row.biased ? s.put(bias) : nullptr,
                         .groups = row.groups,
                         .taken_groups = row.taken_groups,
+                        .group_best = row.group_best,
                         .experts = experts,
                         .weights = weights});
               // Numbers of experts as denormal floats: all their bits count.

@@ -279,7 +279,8 @@ TEST_P(FamilyChainRule, GivesTheGradientsOfAdaptersFromThoseOfTheMergedModel) {
 
 INSTANTIATE_TEST_SUITE_P(Families, FamilyChainRule,
                          ::testing::Values("glm4", "ernie4-5", "starcoder2", "cohere2", "apertus",
-                                           "qwen3-5-text-tied", "qwen3-next-tied"),
+                                           "qwen3-5-text-tied", "qwen3-next-tied", "deepseek-v3-groups",
+                                           "glm4-moe-lite"),
                          [](const auto& c) {
                            std::string name = c.param;
                            std::ranges::replace(name, '-', '_');

@@ -173,7 +173,7 @@ TEST(Decode, LogitsWithoutRoomAndTooManyTokensAreRefused) {
 
 TEST(Plan, ADryDeviceReservesWhatACpuReserves) {
   for (const char* name : {"llama3", "qwen3-moe-trained", "olmoe", "glm4-moe-groups", "gpt-oss", "glm4",
-                           "cohere2", "apertus", "qwen3-next"}) {
+                           "cohere2", "apertus", "qwen3-next", "deepseek-v3-groups", "glm4-moe-lite"}) {
     const Architecture a = read_architecture(golden_folder(name));
     for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::qkv, Recompute::full}) {
       for (const precision::RecipeKind kind :

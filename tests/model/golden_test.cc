@@ -653,7 +653,7 @@ TEST_P(GivenExperts, BelowZeroAreChosenByTheRouter) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, GivenExperts,
-                         ::testing::Values("qwen3-moe-trained", "mixtral", "glm4-moe-groups"),
+                         ::testing::Values("qwen3-moe-trained", "mixtral", "glm4-moe-groups", "deepseek-v2"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::erase(name, '-');

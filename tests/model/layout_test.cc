@@ -105,7 +105,8 @@ TEST(Layout, ShapesWithNamesHaveTheParametersOfTheirModels) {
       {"phi-4-mini", 3836021760},      {"ernie-4.5-0.3b", 360748032},
       {"glm-4-9b-0414", 9400279040},   {"glm-4-32b-0414", 32566081536},
       {"command-a", 111057580032},     {"starcoder2-3b", 3030371328},
-      {"starcoder2-7b", 7173923840},   {"starcoder2-15b", 15957889024}};
+      {"starcoder2-7b", 7173923840},   {"starcoder2-15b", 15957889024},
+      {"deepseek-v3", 671026419200},   {"deepseek-v2-lite", 15706484224}};
   for (const auto& [name, parameters] : known)
     EXPECT_EQ(build_layout(find_shape(name)).parameter_count(), parameters) << name;
   for (const std::string& name : shape_names())
@@ -133,6 +134,13 @@ TEST(Shapes, AreFoundByTheNamesOfModelsOnTheHub) {
            {"deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "qwen2.5-7b"},
            {"deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "r1-distill-qwen-1.5b"},
            {"deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "llama-3.1-8b"},
+           {"deepseek-ai/DeepSeek-R1", "deepseek-v3"},
+           {"deepseek-ai/DeepSeek-V3-0324", "deepseek-v3"},
+           {"deepseek-ai/DeepSeek-V3-Base", "deepseek-v3"},
+           {"deepseek-ai/DeepSeek-V2-Lite-Chat", "deepseek-v2-lite"},
+           {"moonshotai/Moonlight-16B-A3B-Instruct", "moonlight-16b-a3b"},
+           {"moonshotai/Kimi-K2-Instruct", "kimi-k2"},
+           {"zai-org/GLM-4.7-Flash", "glm-4.7-flash"},
            {"mistralai/Mistral-7B-v0.1", "mistral-7b-v0.1"},
            {"mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b"},
            {"mistralai/Mistral-Nemo-Instruct-2407", "mistral-nemo-12b"},
@@ -197,6 +205,7 @@ TEST(Shapes, AreFoundByTheNamesOfModelsOnTheHub) {
            {"Qwen/Qwen2.5-VL-7B-Instruct", ""},
            {"meta-llama/Llama-3.2-11B-Vision", ""},
            {"Qwen/Qwen2.5-7B-Instruct-AWQ", ""},
+           {"deepseek-ai/DeepSeek-R1-Zero", ""},
            {"acme/secret-7b", ""},
            {"acme/tiny", ""},
            {"/models/Llama-3.1-8B", ""},

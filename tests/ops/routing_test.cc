@@ -244,6 +244,7 @@ struct RouterCase {
   float scale = 1.0f;
   bool biased = false;
   std::int64_t groups = 1, taken_groups = 1;
+  int group_best = 2;
 };
 constexpr RouterCase kRouters[] = {
     {.name = "olmoe", .experts = 64, .taken = 8, .scores = RouterScores::softmax, .normalised = false},
@@ -255,6 +256,15 @@ constexpr RouterCase kRouters[] = {
      .biased = true,
      .groups = 8,
      .taken_groups = 4},
+    {.name = "deepseek_v2",
+     .experts = 160,
+     .taken = 6,
+     .scores = RouterScores::softmax,
+     .normalised = false,
+     .scale = 16.0f,
+     .groups = 8,
+     .taken_groups = 3,
+     .group_best = 1},
     {.name = "not normalised", .experts = 16, .taken = 3, .normalised = false, .scale = 0.5f},
     {.name = "biased softmax", .experts = 33, .taken = 4, .scores = RouterScores::softmax, .biased = true},
     {.name = "softmax in groups",
@@ -315,7 +325,7 @@ std::vector<std::pair<std::int32_t, double>> reference(const RouterCase& c, cons
   for (std::int64_t g = 0; g < c.groups; ++g) {
     std::vector<float> own(choice.begin() + g * size, choice.begin() + (g + 1) * size);
     std::ranges::sort(own, std::greater<>());
-    of_groups.push_back(own.size() > 1 ? own[0] + own[1] : own[0]);
+    of_groups.push_back(own.size() > 1 && c.group_best == 2 ? own[0] + own[1] : own[0]);
   }
   std::vector<bool> open(index(c.groups));
   const std::vector<std::int32_t> groups = best_first(of_groups);
@@ -353,6 +363,7 @@ TEST(Route, EveryKindOfRouterChoosesLikeAReferenceInDouble) {
                       .bias = c.biased ? bias.data() : nullptr,
                       .groups = c.groups,
                       .taken_groups = c.taken_groups,
+                      .group_best = c.group_best,
                       .experts = found.experts.data(),
                       .weights = found.weights.data()});
       stream->synchronize();

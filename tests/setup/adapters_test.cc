@@ -96,7 +96,10 @@ TEST_P(Peft, WhatIsMadeAgainInBackwardIsTheSame) {
 }
 
 TEST_P(Peft, InBf16ItIsNear) {
-  expect_like({.recipe = kBf16, .logits = 0.04, .loss = 0.03, .gradients = 0.12}, Recompute::none);
+  // Experts and latents add roundings, and a token with nearly equal scores of experts may select others.
+  const double factor = Case(GetParam()).architecture.has_latents() ? 3 : 1;
+  expect_like({.recipe = kBf16, .logits = factor * 0.04, .loss = factor * 0.03, .gradients = factor * 0.12},
+              Recompute::none);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Peft,
@@ -106,7 +109,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, Peft,
                                          "smollm3-lora", "olmo2-lora", "olmo3-lora", "granite-lora",
                                          "seed-oss-lora", "exaone4-lora", "hunyuan-lora", "ministral3-lora",
                                          "gemma1-lora", "glm4-lora", "ernie4-5-lora", "starcoder2-lora",
-                                         "cohere2-lora", "apertus-lora", "qwen3-next-lora", "qwen3-5-lora"),
+                                         "cohere2-lora", "apertus-lora", "qwen3-next-lora", "qwen3-5-lora",
+                                         "deepseek-v3-lora", "glm4-moe-lite-lora"),
                          [](const auto& c) {
                            std::string name = c.param;
                            std::ranges::replace(name, '-', '_');
@@ -567,6 +571,24 @@ TEST(AdapterTargets, AreSharedExpertsAlone) {
   // Without "shared_expert.", the name also selects modules of experts.
   EXPECT_EQ(tuning_of({.rank = 2, .targets = {"down_proj"}}, a).modules.size(),
             static_cast<std::size_t>((1 + a.experts.count) * a.layers));
+}
+
+TEST(AdapterTargets, OfLatentsHaveTheirOwnNames) {
+  const Architecture a = model::read_architecture(golden_folder("deepseek-v3-groups"));
+  const auto modules = [&](const std::vector<std::string>& targets) {
+    return std::ssize(tuning_of({.rank = 2, .targets = targets}, a).modules);
+  };
+  EXPECT_EQ(modules({"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"}), 5 * a.layers);
+  const auto said = [&](const char* target) {
+    try {
+      modules({target});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("not refused");
+  };
+  EXPECT_NE(said("q_proj").find("use q_b_proj in place of it"), std::string::npos) << said("q_proj");
+  EXPECT_NE(said("v_proj").find("use kv_b_proj in place of it"), std::string::npos) << said("v_proj");
 }
 
 TEST(AdapterTargets, OfTheKeyNameModulesOrParametersOfExperts) {

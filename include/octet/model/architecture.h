@@ -17,6 +17,7 @@
 #include "octet/model/tuning.h"
 #include "octet/ops/delta_rule.h"
 #include "octet/ops/gated_activation.h"
+#include "octet/ops/latent_heads.h"
 #include "octet/ops/routing.h"
 #include "octet/ops/types.h"
 
@@ -86,6 +87,7 @@ struct ExpertShape {
   ops::RouterScores scores = ops::RouterScores::softmax;
   double scale = 1;                           ///< of the weights of a token's experts
   std::int64_t groups = 1, taken_groups = 1;  ///< only experts of some groups are selected
+  int group_best = 2;                         ///< RouteArgs::group_best
   /// A bias of each expert changes the choice. It is read and written with the weights, and not trained.
   bool choice_bias = false;
   /// Whether the router and every matrix of an expert have a bias, which is trained.
@@ -102,6 +104,16 @@ struct DeltaShape {
   bool grouped = false;
   double least_decay = 0;  ///< exp(A_log) of a new model is uniform between this number and 16
   bool operator==(const DeltaShape&) const = default;
+};
+
+/// Multi-head latent attention in all blocks (layers/latent_attention.h). Small latents are stored in place
+/// of queries, keys and values, and linear layers expand them.
+struct LatentShape {
+  ops::LatentHeads heads;    ///< without heads: no latent attention
+  std::int64_t kv_rank = 0;  ///< width of the latent of keys and values
+  std::int64_t q_rank = 0;   ///< width of the latent of queries; 0: queries have none
+  double norm_eps = 1e-6;    ///< of the norms of latents
+  bool operator==(const LatentShape&) const = default;
 };
 
 /// Storage format of the weight files, from quantization_config in config.json. It changes only how weights
@@ -168,6 +180,9 @@ struct Architecture {
   std::vector<BlockShape> blocks;   ///< [layers]
   ExpertShape experts;
   DeltaShape delta;
+  /// With heads: Architecture::heads has equally many KV heads, as wide as keys with both of their parts, and
+  /// rotary_dim is the width of the part that rotates.
+  LatentShape latent;
   bool output_gate = false;  ///< a gate for each output of attention (ops/output_gate.h)
   /// Files may have modules "mtp", which predict further tokens. They are not read.
   bool further_modules = false;
@@ -194,6 +209,8 @@ struct Architecture {
   Share share;
 
   std::int64_t q_width() const { return heads.q_heads * heads.head_dim; }
+  /// Width of the output of attention, without padding.
+  std::int64_t attended_width() const { return has_latents() ? latent.heads.values() : q_width(); }
   /// Returns the shape of block `layer` with every size filled in.
   BlockShape block(std::int64_t layer) const {
     const auto i = static_cast<std::size_t>(layer);
@@ -206,6 +223,7 @@ struct Architecture {
   /// The epsilon of norms of the stream.
   double stream_eps() const { return norm_eps / (residual_multiplier * residual_multiplier); }
   bool has_delta_rule() const { return delta.heads.value_heads > 0; }
+  bool has_latents() const { return latent.heads.heads > 0; }
   bool operator==(const Architecture& other) const;
 };
 

@@ -28,7 +28,8 @@ inline constexpr float kLeastScores = 1e-20f;
 /// A token with given[t, 0] >= 0 selects the experts given[t, …] in their order instead, which are distinct.
 ///
 /// With several groups of consecutive experts, only experts of the `taken_groups` best groups are selected
-/// (DeepSeek-V3, arXiv:2412.19437). A group counts as much as the sum of its two best scores with bias.
+/// (DeepSeek-V3, arXiv:2412.19437). A group counts as much as the sum of its `group_best` best scores with
+/// bias: two in DeepSeek-V3, one in DeepSeek-V2 (arXiv:2405.04434).
 struct RouteArgs {
   ConstMatrix logits;      ///< [tokens, experts] f32, at most kMostExperts
   std::int64_t taken = 0;  ///< 1 to experts of the selected groups
@@ -38,6 +39,7 @@ struct RouteArgs {
   const float* bias = nullptr;          ///< [experts]; null: none
   std::int64_t groups = 1;              ///< divides experts; a group has at least two if there are several
   std::int64_t taken_groups = 1;        ///< 1 to groups
+  int group_best = 2;                   ///< 1 or 2
   const std::int32_t* given = nullptr;  ///< [tokens, taken]; null: all tokens choose
   std::int32_t* experts = nullptr;      ///< [tokens, taken]
   float* weights = nullptr;             ///< [tokens, taken]

@@ -107,7 +107,7 @@ bool Architecture::operator==(const Architecture& other) const {
                     a.attention_soft_cap, a.logit_soft_cap, a.ropes, a.blocks, a.experts, a.initializer_range,
                     a.embedding_initializer_range, a.tuning, a.share.tensor_rank, a.share.tensor_size,
                     a.share.stage, a.share.stages, a.share.expert_rank, a.share.expert_size, a.input_norms,
-                    a.qk_norm_last, a.delta, a.output_gate, a.further_modules, a.further_blocks,
+                    a.qk_norm_last, a.delta, a.latent, a.output_gate, a.further_modules, a.further_blocks,
                     a.rounds_embedding_scale, a.residual_multiplier, a.logits_divisor);
   };
   return model_type == other.model_type && scalars(*this) == scalars(other);
@@ -132,12 +132,14 @@ Json with_defaults(Json config, std::string_view defaults) {
   return config;
 }
 
-void read_sizes(Reader& reader, Architecture& a) {
+void read_sizes(Reader& reader, const Family& family, Architecture& a) {
   a.vocabulary = reader.size("vocab_size", kMaxVocabulary);
   a.hidden = reader.size("hidden_size", kMaxWidth);
   a.intermediate = reader.size("intermediate_size", kMaxWidth);
   a.layers = reader.size("num_hidden_layers", kMaxLayers);
   a.heads.q_heads = reader.size("num_attention_heads", kMaxHeads);
+  a.max_positions = reader.size("max_position_embeddings", 2048, kMaxPositions);
+  if (family.latents) return read_latents(reader, a);
   a.heads.kv_heads = reader.size("num_key_value_heads", a.heads.q_heads, kMaxHeads);
   if (a.heads.q_heads % a.heads.kv_heads != 0) {
     refuse("the heads cannot be grouped", "num_attention_heads divisible by num_key_value_heads",
@@ -153,7 +155,6 @@ void read_sizes(Reader& reader, Architecture& a) {
     refuse("a rotary embedding needs heads of even size", "an even head_dim",
            std::to_string(a.heads.head_dim), reader.where());
   }
-  a.max_positions = reader.size("max_position_embeddings", 2048, kMaxPositions);
 }
 
 ops::Activation read_activation(Reader& reader, const Family& family, double& limit) {
@@ -304,7 +305,7 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   Architecture a;
   a.model_type = family.model_type;
   a.names = family.names;
-  read_sizes(reader, a);
+  read_sizes(reader, family, a);
   // Models leave it out, set it to null, or to a number outside the vocabulary.
   if (const Json* id = reader.find("pad_token_id")) {
     const auto pad = id->get<std::int64_t>();
@@ -349,6 +350,10 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   if (family.partial_rotary) a.rotary_dim = read_rotary_dim(reader, a.heads.head_dim);
   a.ropes = read_ropes(reader, family, a.rotated());
   a.interleaved_rotary = family.interleaved_rotary;
+  if (family.latents) {
+    a.interleaved_rotary = family.interleaved_rotary || reader.boolean("rope_interleave", true);
+    a.attention_scale *= score_factor_of_latents(reader, a.ropes.front());
+  }
   a.blocks = read_blocks(reader, family, a.layers);
   read_delta_rule(reader, family, a);
   a.output_gate = read_output_gate(reader, family);

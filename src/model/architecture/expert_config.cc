@@ -35,7 +35,7 @@ void require_experts_in_groups(const Reader& config, const ExpertShape& experts)
 
 /// Reads the router of DeepSeek-V3 (arXiv:2412.19437) with the keys and defaults of Glm4MoeConfig in
 /// transformers.
-void read_sigmoid_router(Reader& config, Architecture& a) {
+void read_sigmoid_scores(Reader& config, ExpertShape& experts) {
   const std::string scores = config.text("scoring_func", "sigmoid");
   if (scores != "sigmoid") {
     refuse("the scoring function of the router is not supported by this family", "scoring_func: sigmoid",
@@ -46,27 +46,87 @@ void read_sigmoid_router(Reader& config, Architecture& a) {
     refuse("the choice of experts is not supported by this family", "topk_method: noaux_tc", method,
            config.where());
   }
+  experts.scores = ops::RouterScores::sigmoid;
+  experts.normalised = config.boolean("norm_topk_prob", true);
+  experts.choice_bias = true;
+  experts.groups = config.size("n_group", 1, ops::kMostExperts);
+  experts.taken_groups = config.size("topk_group", 1, ops::kMostExperts);
+}
+
+/// Reads the router of DeepSeek-V2 (arXiv:2405.04434) with the keys of DeepseekV2Config in transformers.
+void read_softmax_scores(Reader& config, ExpertShape& experts) {
+  const std::string scores = config.text("scoring_func", "softmax");
+  if (scores != "softmax") {
+    refuse("the scoring function of the router is not supported by this family", "scoring_func: softmax",
+           scores, config.where());
+  }
+  const std::string method = config.text("topk_method", "greedy");
+  if (method != "greedy" && method != "group_limited_greedy") {
+    refuse("the choice of experts is not supported by this family",
+           "topk_method: greedy or group_limited_greedy", method, config.where());
+  }
+  if (config.boolean("norm_topk_prob", false)) {
+    refuse("normalised weights of experts are not supported by this family", "norm_topk_prob: false", "true",
+           config.where());
+  }
+  // Without groups, both keys are null or have no effect.
+  const Json *groups = config.find("n_group"), *taken = config.find("topk_group");
+  if (method == "greedy") return;
+  if (groups == nullptr || taken == nullptr) {
+    refuse("the groups of experts are missing", "'n_group' and 'topk_group'", "topk_method: " + method,
+           config.where());
+  }
+  experts.groups = config.size("n_group", ops::kMostExperts);
+  experts.taken_groups = config.size("topk_group", ops::kMostExperts);
+  experts.group_best = 1;
+}
+
+/// Reads which blocks have experts: the list mlp_layer_types, or all blocks from first_k_dense_replace on.
+void read_sparse_blocks(Reader& config, const Family& family, Architecture& a) {
+  const std::int64_t dense =
+      json_int(config.object(), "first_k_dense_replace", 1, 0, kMaxLayers, config.where());
+  config.find("first_k_dense_replace");
+  for (std::int64_t i = dense; i < a.layers; ++i) a.blocks[static_cast<std::size_t>(i)].mixes_experts = true;
+  const Json* list = family.block_list ? config.find("mlp_layer_types") : nullptr;
+  if (list != nullptr) {
+    const auto known = [](const Json& one) { return one == "dense" || one == "sparse"; };
+    if (!list->is_array() || list->size() != a.blocks.size() || !std::ranges::all_of(*list, known)) {
+      refuse("'mlp_layer_types' cannot be used",
+             "a list of " + std::to_string(a.layers) + " names, dense or sparse", short_json(*list),
+             config.where());
+    }
+    for (std::size_t i = 0; i < a.blocks.size(); ++i) a.blocks[i].mixes_experts = (*list)[i] == "sparse";
+  } else if (family.block_list && dense != 1) {
+    // transformers does not read this key in this family.
+    refuse("'first_k_dense_replace' has no effect in this family", "mlp_layer_types, a list of names",
+           "first_k_dense_replace: " + std::to_string(dense), config.where(),
+           "write mlp_layer_types in this file");
+  }
+  if (config.size("moe_layer_freq", 1, kMaxLayers) != 1) {
+    refuse("dense blocks between blocks of experts are not supported by this family", "moe_layer_freq: 1",
+           short_json(*config.find("moe_layer_freq")), config.where());
+  }
+  if (std::ranges::none_of(a.blocks, &BlockShape::mixes_experts)) a.experts = {};
+}
+
+/// Reads a mixture with the keys of DeepSeek: n_routed_experts, n_shared_experts, …
+void read_routed_experts(Reader& config, const Family& family, Architecture& a) {
+  // DeepseekV2Config has no default of this key.
+  const bool needed = family.softmax_router;
   a.experts = {.count = config.size("n_routed_experts", 128, ops::kMostExperts),
-               .taken = config.size("num_experts_per_tok", 8, ops::kMostExperts),
+               .taken = needed ? config.size("num_experts_per_tok", ops::kMostExperts)
+                               : config.size("num_experts_per_tok", 8, ops::kMostExperts),
                .width = config.size("moe_intermediate_size", 1408, kMaxWidth),
-               .normalised = config.boolean("norm_topk_prob", true),
                .shared_gate = false,
-               .scores = ops::RouterScores::sigmoid,
-               .scale = config.positive("routed_scaling_factor", 1.0, 1e-6, 1e6),
-               .groups = config.size("n_group", 1, ops::kMostExperts),
-               .taken_groups = config.size("topk_group", 1, ops::kMostExperts),
-               .choice_bias = true};
+               .scale = config.positive("routed_scaling_factor", 1.0, 1e-6, 1e6)};
+  family.softmax_router ? read_softmax_scores(config, a.experts) : read_sigmoid_scores(config, a.experts);
   a.experts.shared = a.experts.width * config.size("n_shared_experts", 1, ops::kMostExperts);
   if (a.experts.shared > kMaxWidth) {
     refuse("the shared experts are too wide", "at most " + std::to_string(kMaxWidth),
            std::to_string(a.experts.shared), config.where());
   }
   require_experts_in_groups(config, a.experts);
-  const std::int64_t dense =
-      json_int(config.object(), "first_k_dense_replace", 1, 0, kMaxLayers, config.where());
-  config.find("first_k_dense_replace");
-  for (std::int64_t i = dense; i < a.layers; ++i) a.blocks[static_cast<std::size_t>(i)].mixes_experts = true;
-  if (dense >= a.layers) a.experts = {};
+  read_sparse_blocks(config, family, a);
   const Json* further = config.find("num_nextn_predict_layers");
   const char* const key = further != nullptr ? "num_nextn_predict_layers" : "num_mtp_layers";
   config.find(key);
@@ -77,7 +137,7 @@ void read_sigmoid_router(Reader& config, Architecture& a) {
 
 void read_experts(Reader& config, const Family& family, Architecture& a) {
   if (!family.experts) return;
-  if (family.sigmoid_router) return read_sigmoid_router(config, a);
+  if (family.sigmoid_router || family.softmax_router) return read_routed_experts(config, family, a);
   // As transformers 5 writes it, and as 4 did.
   const Json *newer = config.find("num_local_experts"), *older = config.find("num_experts");
   if (newer != nullptr && older != nullptr && *newer != *older) {

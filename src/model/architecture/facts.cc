@@ -82,6 +82,11 @@ Json facts_of(const Architecture& a) {
                                {"value_dim", heads.value_dim}};
     if (a.delta.grouped) facts["delta_rule"]["grouped"] = true;
   }
+  if (a.has_latents()) {
+    facts["latents"] = Json{{"kv_rank", a.latent.kv_rank},           {"q_rank", a.latent.q_rank},
+                            {"nope_dim", a.latent.heads.nope_dim},   {"rope_dim", a.latent.heads.rope_dim},
+                            {"value_dim", a.latent.heads.value_dim}, {"norm_eps", a.latent.norm_eps}};
+  }
   if (a.experts.count > 0) {
     facts["experts"] = Json{{"count", a.experts.count},
                             {"taken", a.experts.taken},
@@ -94,6 +99,7 @@ Json facts_of(const Architecture& a) {
     if (a.experts.scale != 1) facts["experts"]["scale"] = a.experts.scale;
     if (a.experts.groups != 1)
       facts["experts"]["groups"] = Json::array({a.experts.groups, a.experts.taken_groups});
+    if (a.experts.group_best != 2) facts["experts"]["group_best"] = a.experts.group_best;
     if (a.experts.choice_bias) facts["experts"]["choice_bias"] = true;
     if (a.experts.biases) facts["experts"]["biases"] = true;
   }

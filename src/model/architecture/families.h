@@ -69,6 +69,9 @@ struct Family {
   /// The router of DeepSeek-V3 with its keys: n_routed_experts, n_group, … The first first_k_dense_replace
   /// blocks are dense, and n_shared_experts have no gate.
   bool sigmoid_router = false;
+  /// The router of DeepSeek-V2 with its keys: as of sigmoid_router, with topk_method and softmax scores.
+  bool softmax_router = false;
+  bool block_list = false;                ///< with sigmoid_router: mlp_layer_types has the dense blocks
   bool shared_expert = false;             ///< shared_expert_intermediate_size is read
   bool soft_caps = false;                 ///< final_logit_softcapping is read
   bool attention_cap = false;             ///< attn_logit_softcapping is read
@@ -103,6 +106,9 @@ struct Family {
   bool grouped_delta = false;  ///< DeltaShape::grouped
   double least_decay = 0;      ///< DeltaShape::least_decay
   bool output_gate = false;    ///< Architecture::output_gate; attn_output_gate must be true or absent
+  /// Multi-head latent attention (Architecture::latent): kv_lora_rank, q_lora_rank and sizes of heads are
+  /// read.
+  bool latents = false;
 };
 
 const std::vector<Family>& families();
@@ -205,6 +211,13 @@ std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::i
 
 /// Reads the heads of delta rules into `architecture`, which has its blocks and its activation.
 void read_delta_rule(Reader& config, const Family& family, Architecture& architecture);
+
+/// Reads the latents of attention, the heads and the dimensions that rotate.
+void read_latents(Reader& config, Architecture& architecture);
+
+/// Returns the factor of attention's scores with latents that the keys of YaRN add: the square of the scale
+/// of mscale_all_dim (DeepSeek-V2, as in transformers).
+double score_factor_of_latents(Reader& config, const Rope& rope);
 
 /// Reads `experts`, and which blocks have experts, as Qwen3MoeDecoderLayer of transformers does.
 void read_experts(Reader& config, const Family& family, Architecture& architecture);

@@ -106,8 +106,8 @@ void read_yarn(Reader& reader, std::int64_t max_positions, Rope& rope) {
   rope.beta_slow = reader.positive("beta_slow", 1.0, 1e-3, 1e6);
   rope.truncate = reader.boolean("truncate", true);
   rope.attention_factor = yarn_attention_factor(reader, rope.factor);
-  if (!(rope.beta_fast > rope.beta_slow)) {
-    refuse("'beta_fast' cannot be used", "more than beta_slow", short_json(reader.object()), reader.where());
+  if (!(rope.beta_fast >= rope.beta_slow)) {
+    refuse("'beta_fast' cannot be used", "at least beta_slow", short_json(reader.object()), reader.where());
   }
   if (!(rope.theta > 1.0)) {
     refuse("'rope_theta' cannot be used", "more than 1", short_json(reader.object()), reader.where());

@@ -41,6 +41,11 @@ void require_splits(const Architecture& a, int tensor_size, int stages) {
                  "a tensor_parallel_size of 1", std::to_string(tensor_size),
                  "leave tensor_parallel_size out; stages, data parallel ranks and ZeRO can hold the model");
   }
+  if (a.has_latents() && tensor_size > 1) {
+    refuse_split("the model's multi-head latent attention cannot be split among ranks",
+                 "a tensor_parallel_size of 1", std::to_string(tensor_size),
+                 "leave tensor_parallel_size out; stages, data parallel ranks and ZeRO can hold the model");
+  }
   require(a.heads.q_heads, "attention heads");
   if (a.heads.kv_heads < tensor_size ? tensor_size % a.heads.kv_heads != 0
                                      : a.heads.kv_heads % tensor_size != 0) {

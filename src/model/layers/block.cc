@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "layers/delta_attention.h"
+#include "layers/latent_attention.h"
 #include "layers/mlp/experts.h"
 #include "layers/mlp/gated_mlp.h"
 #include "layers/self_attention.h"
@@ -16,6 +17,7 @@ namespace {
 
 std::unique_ptr<TokenMixer> make_mixer(GroupBuilder& group, const Architecture& a, std::int64_t layer) {
   if (a.block(layer).delta_rule) return std::make_unique<DeltaAttention>(group, a, layer);
+  if (a.has_latents()) return std::make_unique<LatentAttention>(group, a, layer);
   return std::make_unique<Attention>(group, a, layer);
 }
 

@@ -32,6 +32,8 @@ class Norm {
   Norm(GroupBuilder& group, const std::string& name, const std::string& module, std::int64_t width,
        const Architecture& architecture, bool of_stream = true);
 
+  /// Replaces the epsilon of the architecture.
+  void set_eps(double eps) { eps_ = static_cast<float>(eps); }
   bool trained() const { return weight_.trained() || bias_.trained(); }
   /// Sets whether the gradient of its input is needed.
   void set_passes_on(bool passes_on) { passes_on_ = passes_on; }

@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "octet/device/profile.h"
-#include "octet/ops/attention.h"
-#include "octet/ops/attention_sinks.h"
 
 namespace octet::model {
 namespace {
@@ -38,25 +36,14 @@ LinearShape output_shape(const Architecture& a) {
           .adds_bias = a.share.adds_once()};
 }
 
-VectorHandle sinks_of(GroupBuilder& group, const Architecture& a) {
-  if (!a.attention_sinks) return {};
-  return group.vector("sinks", {{"self_attn.sinks", a.heads.q_heads, each_head(1)}}, InitRule::normal, 0,
-                      a.initializer_range);
-}
-
 }  // namespace
 
 Attention::Attention(GroupBuilder& group, const Architecture& a, std::int64_t layer)
-    : heads_(heads_of_share(a)),
-      layer_(layer),
-      window_(a.block(layer).window),
-      scale_(static_cast<float>(a.attention_scale)),
-      soft_cap_(static_cast<float>(a.attention_soft_cap)),
-      norm_(group, "input_norm", named_or(a.names.input_norm, "input_layernorm"), a),
+    : norm_(group, "input_norm", named_or(a.names.input_norm, "input_layernorm"), a),
       rotary_(group, a, a.block(layer).rope),
       qkv_(group, qkv_shape(a)),
       gates_(a),
-      sinks_(sinks_of(group, a)),
+      heads_(group, a, layer),
       output_(group, a, output_shape(a), "attention_output_norm",
               named_or(a.names.attention_output_norm, "post_attention_layernorm")) {
   if (output_.norm()) norm_.set_other(*output_.norm());
@@ -74,24 +61,16 @@ void Attention::reserve(BlockBuffers& buffers, const Common& common) {
   qkv_.reserve(buffers, common);
   gates_.reserve(buffers, common);
   output_.reserve(buffers, common);
-  rotated_ = buffers.matrix("activations/qkv", heads_.qkv_width(), Kept::qkv);
-  const bool trains = common.options.training;
-  if (trains) d_rotated_ = buffers.matrix("activations/gradients", heads_.qkv_width(), Kept::never);
-  if (!trains && !sinks_) return;
-  lse_ = buffers.floats("activations/attention", heads_.q_heads, trains ? Kept::activations : Kept::never);
+  const std::int64_t width = heads_.heads().qkv_width();
+  rotated_ = buffers.matrix("activations/qkv", width, Kept::qkv);
+  if (common.options.training) d_rotated_ = buffers.matrix("activations/gradients", width, Kept::never);
+  heads_.reserve(buffers, common);
 }
 
 std::size_t Attention::workspace(const Device& device, const Common& common) const {
-  const TransformerOptions& o = common.options;
-  // A core without backward may decode. Its caches have up to as many positions as its rotary tables.
-  const std::int64_t capacity = o.max_positions == 0 ? o.max_length : o.max_positions;
-  const bool order = o.fixed_order;
-  return std::max(
-      {o.training ? 0 : ops::cached_attention_workspace(device, heads_, o.max_tokens, capacity, order),
-       ops::attention_workspace(device, heads_, common.dtype, o.max_tokens, o.max_length, order),
-       o.training && sinks_ ? ops::attention_sinks_workspace(device, heads_, o.max_tokens) : 0,
-       rotary_.workspace(device, common), qkv_.workspace(device, common),
-       output_.linear().workspace(device, common), o.training ? norm_.workspace(device, common) : 0});
+  return std::max({heads_.workspace(device, common), rotary_.workspace(device, common),
+                   qkv_.workspace(device, common), output_.linear().workspace(device, common),
+                   common.options.training ? norm_.workspace(device, common) : 0});
 }
 
 std::vector<Operation> Attention::operations(std::int64_t tokens, std::int64_t length) const {
@@ -101,21 +80,7 @@ std::vector<Operation> Attention::operations(std::int64_t tokens, std::int64_t l
   append(all, qkv_.operations(tokens, {0, 0, gates_ ? 1 : heads, 1}));
   append(all, gates_.operations(tokens, attends_back()));
   append(all, rotary_.operations(tokens, attends_back()));
-  // The causal mask removes half of the scores. Forward has two GEMMs, and backward has five.
-  const auto t = static_cast<double>(tokens), wide = static_cast<double>(heads_.qkv_width());
-  const auto out = static_cast<double>(heads_.q_heads * heads_.head_dim);
-  const double flops = 2 * t * static_cast<double>(std::min(length, tokens)) * out;
-  const double of_sinks = sinks_ ? 2 * out : 0;  // they read outputs, and change them or read gradients
-  all.push_back({.kind = OperationKind::attention,
-                 .flops = flops,
-                 .values = t * (wide + out + of_sinks),
-                 .again = {0, 0, 0, 1}});
-  if (attends_back()) {
-    all.push_back({.kind = OperationKind::attention,
-                   .backward = true,
-                   .flops = 2.5 * flops,
-                   .values = t * (2 * wide + 2 * out + of_sinks)});
-  }
+  append(all, heads_.operations(tokens, length, attends_back()));
   append(all, output_.operations(tokens, {0, 0, 0, 1}));
   return all;
 }
@@ -126,74 +91,6 @@ void Attention::normalise(const Call& call, const NormInput& input, const ops::M
 
 ops::Matrix Attention::attended(const Call& call) const {
   return gates_ ? gates_.attended(call) : output_.linear().input().values(call);
-}
-
-void Attention::attend(const Call& call) const {
-  const AttentionInput& past = call.attention;
-  const ops::Matrix qkv = top(rotated_, call.tokens);
-  const ops::Matrix out = attended(call);
-  if (past.cache != nullptr) {
-    ops::cached_attention(call.stream, {.qkv = qkv,
-                                        .heads = heads_,
-                                        .slots = past.slots,
-                                        .positions = past.positions,
-                                        .k_cache = past.cache->keys(layer_),
-                                        .v_cache = past.cache->values(layer_),
-                                        .k_scale_inv = past.cache->key_scales(layer_),
-                                        .v_scale_inv = past.cache->value_scales(layer_),
-                                        .pages = past.cache->table(layer_),
-                                        .capacity = past.cache->capacity(),
-                                        .scale = scale_,
-                                        .soft_cap = soft_cap_,
-                                        .window = window_,
-                                        .out = out,
-                                        .lse = sinks_ ? lse_ : nullptr,
-                                        .alone = past.alone,
-                                        .fixed_order = call.common.options.fixed_order,
-                                        .workspace = call.common.scratch.workspace});
-    return add_sinks(call);
-  }
-  ops::attention(call.stream, {.qkv = qkv,
-                               .heads = heads_,
-                               .documents = past.documents,
-                               .scale = scale_,
-                               .soft_cap = soft_cap_,
-                               .window = window_,
-                               .out = out,
-                               .lse = call.pass.keep || sinks_ ? lse_ : nullptr,
-                               .fixed_order = call.common.options.fixed_order,
-                               .workspace = call.common.scratch.workspace});
-  add_sinks(call);
-}
-
-void Attention::add_sinks(const Call& call) const {
-  if (!sinks_) return;
-  ops::attention_sinks(
-      call.stream,
-      {.sinks = sinks_.in(call.parameters), .heads = heads_, .out = attended(call), .lse = lse_});
-}
-
-void Attention::attend_back(const Call& call, const ops::Matrix& d_out) const {
-  if (float* const d_sinks = sinks_.in(*call.gradients)) {
-    ops::attention_sinks_backward(call.stream, {.sinks = sinks_.in(call.parameters),
-                                                .heads = heads_,
-                                                .out = attended(call),
-                                                .lse = lse_,
-                                                .d_out = d_out,
-                                                .d_sinks = d_sinks,
-                                                .workspace = call.common.scratch.workspace});
-  }
-  ops::attention_backward(call.stream, {.qkv = top(rotated_, call.tokens),
-                                        .out = attended(call),
-                                        .d_out = d_out,
-                                        .lse = lse_,
-                                        .heads = heads_,
-                                        .documents = call.attention.documents,
-                                        .scale = scale_,
-                                        .soft_cap = soft_cap_,
-                                        .window = window_,
-                                        .d_qkv = top(d_rotated_, call.tokens),
-                                        .workspace = call.common.scratch.workspace});
 }
 
 void Attention::project(const Call& call, const NormInput& before, const ops::Matrix& stream) {
@@ -231,8 +128,8 @@ void Attention::forward(const Call& call, const NormInput& before, const ops::Ma
                         const ops::Matrix& after) {
   if (!project_decode(call, before)) project(call, before, stream);
   call.settle();
-  attend(call);
   const ops::Matrix heads = attended(call);
+  heads_.forward(call, top(rotated_, call.tokens), heads);
   if (output_.takes_decode(call, heads, stream, after)) {
     if (gates_) gates_.apply(call, {.values = heads});
     return output_.forward_decode(call, heads, stream, after);
@@ -252,12 +149,12 @@ void Attention::backward(const Call& call, const ops::Matrix& stream, const ops:
     if (common.remakes_qkv() && (gates_ || attends_back())) remake_qkv(call, stream);
     finish_heads(call.again(Readers::backward));
   }
-  const ops::Matrix d_out = narrowed(common.scratch.wide, call.tokens, heads_.q_heads * heads_.head_dim);
+  const ops::Matrix d_out = narrowed(common.scratch.wide, call.tokens, attended(call).cols);
   output_.backward(call, d_out);
   if (!attends_back()) return;
   if (gates_) gates_.backward(call, d_out);
-  attend_back(call, d_out);
   const ops::Matrix d_qkv = top(d_rotated_, call.tokens);
+  heads_.backward(call, top(rotated_, call.tokens), attended(call), d_out, d_qkv);
   Wanted wanted;
   if (gates_) {
     wanted.values = d_qkv;  // put() adds the columns of gates before a recipe quantises

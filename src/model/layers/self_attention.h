@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "layers/head_attention.h"
 #include "layers/output_gates.h"
 #include "layers/rotary.h"
 #include "layers/token_mixer.h"
@@ -20,7 +21,7 @@ class Attention final : public TokenMixer {
   const SublayerOutput& output() const override { return output_; }
   const InputNorm& norm() const override { return norm_; }
   bool trained() const override {
-    return norm_.trained() || rotary_.trained() || qkv_.trained() || sinks_.trained() || output_.trained();
+    return norm_.trained() || rotary_.trained() || qkv_.trained() || heads_.trained() || output_.trained();
   }
   void set_passes_on(bool passes_on) override;
   void reserve(BlockBuffers& buffers, const Common& common) override;
@@ -33,15 +34,11 @@ class Attention final : public TokenMixer {
 
  private:
   /// Whether the gradients of queries, keys, values and sinks are needed.
-  bool attends_back() const { return qkv_.runs_back() || rotary_.trained() || sinks_.trained(); }
+  bool attends_back() const { return qkv_.runs_back() || rotary_.trained() || heads_.trained(); }
   /// The output of attention, before gates.
   ops::Matrix attended(const Call& call) const;
-  void attend(const Call& call) const;
   /// Writes the input of the last GEMM.
   void finish_heads(const Call& call);
-  /// Adds the sinks to the result of attention.
-  void add_sinks(const Call& call) const;
-  void attend_back(const Call& call, const ops::Matrix& d_out) const;
   /// Computes the input of the first GEMM from the stream.
   void normalise(const Call& call, const NormInput& input, const ops::Matrix& stream);
   /// Computes rotated queries, keys and values from the stream.
@@ -52,19 +49,14 @@ class Attention final : public TokenMixer {
   /// Recomputes queries, keys and values from the stream if they were not kept.
   void remake_qkv(const Call& call, const ops::Matrix& stream);
 
-  ops::Heads heads_;
-  std::int64_t layer_;
-  std::int64_t window_;
-  float scale_, soft_cap_;
   InputNorm norm_;
   Rotary rotary_;
   Linear qkv_;
   OutputGates gates_;
-  VectorHandle sinks_;  ///< [q_heads], or none
+  HeadAttention heads_;
   SublayerOutput output_;
   ops::Matrix rotated_;    ///< [tokens, qkv_width]: rotated queries and keys, and values
   ops::Matrix d_rotated_;  ///< their gradient
-  float* lse_ = nullptr;   ///< [q_heads, tokens]
 };
 
 }  // namespace octet::model

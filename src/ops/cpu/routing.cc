@@ -104,9 +104,11 @@ void open_groups(const RouteArgs& a, Choice& own) {
   std::vector<char> all(own.p.size(), 1);
   for (std::size_t g = 0; g < groups; ++g) {
     const std::size_t best = best_of(own.choice, all, g * size, (g + 1) * size);
+    own.of_groups[g] = own.choice[best];
+    if (a.group_best == 1) continue;
     all[best] = 0;
     const std::size_t second = best_of(own.choice, all, g * size, (g + 1) * size);
-    own.of_groups[g] = own.choice[best] + own.choice[second];
+    own.of_groups[g] += own.choice[second];
   }
   std::vector<char> left(groups, 1);
   std::ranges::fill(own.open, 0);

@@ -124,6 +124,14 @@ def delta_moe(**values):
                     "output_router_logits": False, **values})
 
 
+def latent(**values):
+    """Multi-head latent attention. The first block is dense, and values are narrower than keys."""
+    base = {k: v for k, v in moe().items() if k not in ("use_sliding_window", "mlp_bias", "num_key_value_heads", "output_router_logits")}
+    return {**base, **rope(10000.0), "num_key_value_heads": 2, "q_lora_rank": None, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 12, "v_head_dim": 10, "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+            "n_shared_experts": 2, "first_k_dense_replace": 1, **values}
+
+
 LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 
 IMAGE_IDS = {"image_token_id": 186, "video_token_id": 187, "vision_start_token_id": 188, "vision_end_token_id": 189}
@@ -285,6 +293,22 @@ CASES |= {
               **sections(10000000.0, 2, 1, 1, mrope_interleaved=True, partial_rotary_factor=0.5)),
         tie_word_embeddings=True, **IMAGE_IDS),
 }
+DEEP_YARN = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 16}
+CASES |= {
+    "deepseek-v3": case("DeepseekV3", **latent(
+        n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.446, rms_norm_eps=1e-3)),
+    "deepseek-v3-groups": case("DeepseekV3", **latent(
+        q_lora_rank=24, attention_bias=True, rope_interleave=False, n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2,
+        norm_topk_prob=True, routed_scaling_factor=2.5, moe_intermediate_size=12, n_shared_experts=1,
+        **rope(10000.0, mscale=0.8, mscale_all_dim=1.2, **DEEP_YARN))),
+    "deepseek-v2": case("DeepseekV2", **latent(
+        q_lora_rank=20, n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2, topk_method="group_limited_greedy",
+        routed_scaling_factor=4.0, moe_intermediate_size=12, **rope(10000.0, mscale=0.707, mscale_all_dim=0.707, **DEEP_YARN))),
+    # Values are as wide as keys.
+    "glm4-moe-lite": case("Glm4MoeLite", **without("first_k_dense_replace", latent(
+        num_attention_heads=3, num_key_value_heads=3, q_lora_rank=16, qk_nope_head_dim=8, v_head_dim=16, n_shared_experts=1,
+        n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.8, mlp_layer_types=["dense", "sparse"]))),
+}
 AUX = 0.05                      # router_aux_loss_coef of the references with the auxiliary loss
 FP8 = ("llama3", "qwen3")       # with references of FP8 products
 BLOCK = ("llama3",)             # and of scales of blocks
@@ -315,9 +339,12 @@ def legacy_config(name):
             config["partial_rotary_factor"] = ropes["partial_rotary_factor"]
         if ropes["rope_type"] != "default":
             config["rope_scaling"] = ropes
+    if found["kind"] == "Glm4MoeLite":
+        config["first_k_dense_replace"] = config.pop("mlp_layer_types").count("dense")
     model_type = {"Gemma3Text": "gemma3_text", "Qwen3Moe": "qwen3_moe", "Qwen2Moe": "qwen2_moe", "Glm4Moe": "glm4_moe", "GptOss": "gpt_oss",
                   "SeedOss": "seed_oss", "HunYuanDenseV1": "hunyuan_v1_dense", "Qwen3Next": "qwen3_next", "Qwen3_5Text": "qwen3_5_text",
-                  "Qwen3_5MoeText": "qwen3_5_moe_text"}.get(found["kind"], found["kind"].lower())
+                  "Qwen3_5MoeText": "qwen3_5_moe_text", "DeepseekV3": "deepseek_v3", "DeepseekV2": "deepseek_v2",
+                  "Glm4MoeLite": "glm4_moe_lite"}.get(found["kind"], found["kind"].lower())
     architecture = {"Gemma3Text": "Gemma3ForCausalLM", "Qwen3_5Text": "Qwen3_5ForCausalLM",
                     "Qwen3_5MoeText": "Qwen3_5MoeForCausalLM"}.get(found["kind"], found["kind"] + "ForCausalLM")
     return {"model_type": model_type, **config, "architectures": [architecture], "torch_dtype": found["kept"]}

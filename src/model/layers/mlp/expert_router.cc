@@ -84,6 +84,7 @@ void ExpertRouter::forward(const Call& call, const ops::Matrix& normed) {
                            .bias = choice_bias_.in(call.parameters),
                            .groups = shape_.groups,
                            .taken_groups = shape_.taken_groups,
+                           .group_best = shape_.group_best,
                            .given = call.given_experts,
                            .experts = taken_,
                            .weights = shares_});

@@ -94,7 +94,7 @@ __device__ unsigned experts_of_groups(const RouteArgs& a, const float (&choice)[
   for (int g = 0; g < groups; ++g) {
     int first = kNone;
     float sum = 0.0f;
-    for (int turn = 0; turn < 2; ++turn) {
+    for (int turn = 0; turn < a.group_best; ++turn) {
       Best best{0.0f, kNone};
 #pragma unroll
       for (int i = 0; i < MOST; ++i) {
