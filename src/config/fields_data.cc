@@ -5,7 +5,8 @@ namespace octet::config {
 namespace {
 
 constexpr const char* kOnlyTraining =
-    "use pt (pre-training), sft (supervised fine-tuning) or dpo (preferences between two answers)";
+    "use pt (pre-training), sft (supervised fine-tuning), dpo (preferences between two answers) or kto "
+    "(judged answers)";
 
 void add_model(Table& t) {
   t.group("Model");
@@ -96,11 +97,11 @@ void add_quantisation(Table& t) {
 void add_format(Table& t) {
   t.group("Data");
   t.used("stage", &Config::stage,
-         "sft trains the answers of conversations, pt the whole text, dpo preferences between two answers.")
+         "sft trains the answers of conversations, pt the whole text, dpo preferences between two answers, "
+         "kto judged answers.")
       .one_of({"sft", "pt", "rm", "ppo", "dpo", "kto"})
       .refuse("rm", kOnlyTraining)
       .refuse("ppo", kOnlyTraining)
-      .refuse("kto", kOnlyTraining)
       .decides_numbers();
   t.used("template", &Config::template_name,
          "Chat template: llama3, qwen, chatml, ..., or a file in Jinja (.jinja, .jinja2, .j2). null: the "

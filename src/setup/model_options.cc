@@ -116,11 +116,13 @@ runtime::InstanceOptions instance_options(const config::Config& config,
   options.transformer.given_experts = config.moe_routing_file.has_value();
   if (trains_pairs(config)) {
     options.transformer.preference = preference_of(config);
-    options.adapters_off_reference = switches_adapters_off(config, config);
+  } else if (trains_judged(config)) {
+    options.transformer.judgement = judgement_of(config);
   } else {
     options.transformer.token_loss = token_loss_of(config);
     options.transformer.counts_hits = config.compute_accuracy;
   }
+  options.adapters_off_reference = switches_adapters_off(config, config, config);
   options.transformer.embedding_noise = config.neftune_noise_alpha.value_or(0);
   options.transformer.gradient_dtype = options.store.storage.gradients;
   options.transformer.recompute = recompute_of(config.recompute());

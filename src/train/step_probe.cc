@@ -360,7 +360,7 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
   Collected result;
   runtime::InstanceOptions how;
   job.together([&] {
-    setup::require_no_pairs(config, "trainer probe");
+    setup::require_no_preferences(config, "trainer probe");
     how = setup::instance_options(config, architecture, tokens, batches.length, documents);
     for (runtime::AddedAdapter& adapter : setup::added_adapters(model.adapters, architecture))
       how.added.push_back(std::move(adapter));

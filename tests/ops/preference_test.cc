@@ -37,7 +37,7 @@ Result run(const PreferenceRule& rule, const Pairs& pairs) {
   CpuStream stream;
   answer_sums(stream, {.row_loss = pairs.losses.data(),
                        .answers = pairs.begins.data(),
-                       .pairs = pairs.count(),
+                       .count = 2 * pairs.count(),
                        .beyond = rule.beyond,
                        .out = result.sums.data()});
   preference_loss(stream, {.rule = rule,

@@ -39,13 +39,15 @@ struct PreferenceRule {
 };
 
 /// out[a] = -Σ row_loss over the rows of answer a, in double. Rows beyond the length of the shorter answer of
-/// a pair have the factor `beyond`. The order of the sum depends only on the lengths of the pair.
+/// a pair have the factor `beyond`. The order of the sum depends only on the lengths of the pair, or of the
+/// answer.
 struct AnswerSumsArgs {
   const float* row_loss = nullptr;        ///< [rows], device
-  const std::int32_t* answers = nullptr;  ///< [2 * pairs + 1], device: first rows of answers, ascending
-  std::int64_t pairs = 0;
+  const std::int32_t* answers = nullptr;  ///< [count + 1], device: first rows of answers, ascending
+  std::int64_t count = 0;
+  bool pairs = true;  ///< answers are chosen, rejected, chosen, …; count is even
   double beyond = 1;
-  double* out = nullptr;  ///< [2 * pairs]
+  double* out = nullptr;  ///< [count]
 };
 void answer_sums(Stream& stream, const AnswerSumsArgs& args);
 
