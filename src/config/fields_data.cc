@@ -5,8 +5,8 @@ namespace octet::config {
 namespace {
 
 constexpr const char* kOnlyTraining =
-    "use pt (pre-training), sft (supervised fine-tuning), dpo (preferences between two answers) or kto "
-    "(judged answers)";
+    "use pt (pre-training), sft (supervised fine-tuning), dpo (preferences between two answers), kto (judged "
+    "answers) or rm (a reward model)";
 
 void add_model(Table& t) {
   t.group("Model");
@@ -98,9 +98,8 @@ void add_format(Table& t) {
   t.group("Data");
   t.used("stage", &Config::stage,
          "sft trains the answers of conversations, pt the whole text, dpo preferences between two answers, "
-         "kto judged answers.")
+         "kto judged answers, rm a reward model on pairs of answers.")
       .one_of({"sft", "pt", "rm", "ppo", "dpo", "kto"})
-      .refuse("rm", kOnlyTraining)
       .refuse("ppo", kOnlyTraining)
       .decides_numbers();
   t.used("template", &Config::template_name,

@@ -1,4 +1,5 @@
 // Rules for the loss of tokens, and for preferences.
+#include <algorithm>
 #include <initializer_list>
 #include <string>
 
@@ -17,6 +18,7 @@ class LossRules : RulesOf {
     if (dpo) losses_of_pairs();
     if (dpo || kto || rm) preferences();
     if (dpo || kto) references();
+    if (rm) rewards();
     tell_unread({"pref_loss", "dpo_label_smoothing", "simpo_gamma", "ld_alpha"}, dpo, "dpo");
     tell_unread({"kto_chosen_weight", "kto_rejected_weight"}, kto, "kto");
     tell_unread({"pref_beta", "pref_ftx", "ref_model", "precompute_ref_log_probs"}, dpo || kto, "dpo or kto");
@@ -104,12 +106,19 @@ class LossRules : RulesOf {
                 .where = both("moe_routing_file", "stage"),
                 .fix = "remove moe_routing_file"});
     }
-    // LLaMA-Factory switches all dropout off in this stage.
-    if (c_.finetuning_type == "lora" && c_.lora_dropout > 0) {
+    // LLaMA-Factory switches all dropout off, except for reward models.
+    if (c_.stage != "rm" && c_.finetuning_type == "lora" && c_.lora_dropout > 0) {
       note("'" + said("lora_dropout") + "' (" + at("lora_dropout") + ") is not applied with " + stage +
            ", like in LLaMA-Factory");
       c_.lora_dropout = 0;
     }
+  }
+
+  // The head is new, so adapters alone cannot train a reward model.
+  void rewards() {
+    Strings& whole = c_.additional_target;
+    if (c_.finetuning_type == "lora" && std::ranges::find(whole, "score") == whole.end())
+      whole.push_back("score");
   }
 
   void references() {

@@ -383,12 +383,17 @@ data::Items lay_out_judged(data::Encoded& set, const config::DataKeys& config) {
 data::Items lay_out(data::Encoded& set, const config::DataKeys& config, const data::Encoder& encoder) {
   const bool pairs = setup::trains_pairs(config);
   if (setup::trains_judged(config)) return lay_out_judged(set, config);
+  if (pairs) {
+    data::Items items =
+        config.packing ? data::pack_pairs(set, packed_tokens(config)) : data::one_each_pair(set);
+    items.scored = setup::trains_rewards(config);
+    return items;
+  }
   switch (setup::packing_of(config)) {
     case setup::Packing::none:
-      return pairs ? data::one_each_pair(set) : data::one_each(set);
+      return data::one_each(set);
     case setup::Packing::best_fit:
-      return pairs ? data::pack_pairs(set, packed_tokens(config))
-                   : data::pack_best_fit(set, packed_tokens(config));
+      return data::pack_best_fit(set, packed_tokens(config));
     case setup::Packing::blocks:
       set = data::cut_blocks(set, {.length = config.cutoff_len,
                                    .batch_rows = config.preprocessing_batch_size,

@@ -38,9 +38,13 @@ void add_item(runtime::HostBatch& batch, const data::Encoded& set, const data::I
       ++batch.judged;
       batch.desirable.push_back(set.labels[begin] == data::kUndesirable ? 0 : 1);
     }
-    runtime::add_document(batch, set.ids.span().subspan(begin, count),
-                          set.labels.span().subspan(begin, count),
-                          runtime::mixed(static_cast<std::uint64_t>(set.rows[d]), d));
+    const std::uint64_t name = runtime::mixed(static_cast<std::uint64_t>(set.rows[d]), d);
+    if (items.scored) {
+      runtime::add_scored_document(batch, set.ids.span().subspan(begin, count), name);
+    } else {
+      runtime::add_document(batch, set.ids.span().subspan(begin, count),
+                            set.labels.span().subspan(begin, count), name);
+    }
   }
   if (items.pairs) batch.pairs += (items.begins[i + 1] - items.begins[i]) / 2;
   if (items.shared_context && batch.cu_seqlens.size() > first_document) {

@@ -28,6 +28,7 @@
 #include "octet/ops/quantize.h"
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"
+#include "octet/ops/score_rows.h"
 #include "octet/ops/step_checks.h"
 #include "octet/ops/wire.h"
 
@@ -171,6 +172,7 @@ inline QuantizeArgs matrix_of(const QuantizeEachArgs& a, std::int64_t i) {
   OP(answer_sums, AnswerSumsArgs)                            \
   OP(preference_loss, PreferenceLossArgs)                    \
   OP(judgement_loss, JudgementLossArgs)                      \
+  OP(score_rows, ScoreRowsArgs)                              \
   OP(dora_scale, DoraScaleArgs)                              \
   OP(scale_columns, ScaleColumnsArgs)                        \
   OP(dot_columns, DotColumnsArgs)                            \

@@ -38,6 +38,13 @@ void add_document(HostBatch& batch, std::span<const std::int32_t> ids, std::span
   batch.max_length = std::max(batch.max_length, static_cast<std::int64_t>(ids.size()));
 }
 
+void add_scored_document(HostBatch& batch, std::span<const std::int32_t> ids,
+                         std::optional<std::uint64_t> sample) {
+  add_document(batch, ids, std::vector<std::int32_t>(ids.size(), -100), sample);
+  batch.label_rows.push_back(static_cast<std::int32_t>(batch.ids.size()) - 1);
+  batch.targets.push_back(0);  // not read: a row has one score
+}
+
 namespace {
 
 /// Fills a batch up to a multiple of `unit` tokens by a document without labels. Its tokens change no loss

@@ -77,6 +77,10 @@ bool trains_pairs(const config::TemplateKeys& config) {
   return config.stage == "dpo" || config.stage == "rm";
 }
 
+bool trains_rewards(const config::TemplateKeys& config) {
+  return config.stage == "rm";
+}
+
 bool trains_judged(const config::TemplateKeys& config) {
   return config.stage == "kto";
 }
@@ -97,7 +101,7 @@ void require_no_preferences(const config::TemplateKeys& config, const std::strin
 
 bool reads_references(const config::TemplateKeys& stage, const config::PreferenceKeys& config) {
   if (trains_judged(stage)) return true;
-  return stage.stage == "dpo" && preference_of(config).reads_references();
+  return trains_pairs(stage) && preference_of(stage, config).reads_references();
 }
 
 bool precomputes_references(const config::TemplateKeys& stage, const config::TuningKeys& tuning,
@@ -118,8 +122,9 @@ model::TokenLoss token_loss_of(const config::TokenLossKeys& config) {
   return loss;
 }
 
-ops::PreferenceRule preference_of(const config::PreferenceKeys& config) {
+ops::PreferenceRule preference_of(const config::TemplateKeys& stage, const config::PreferenceKeys& config) {
   using enum ops::PreferenceKind;
+  if (trains_rewards(stage)) return {.kind = bradley_terry, .beta = 1};
   const std::string& loss = config.pref_loss;
   return {.kind = loss == "hinge"      ? hinge
                   : loss == "ipo"      ? ipo

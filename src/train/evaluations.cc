@@ -121,7 +121,8 @@ void Evaluations::evaluate(double epoch) {
   }
   if (setup::trains_pairs(run_.config)) {
     sums.figures.resize(ops::kPreferenceFigures);
-    extra = preference_fields(sum_of_ranks(job, sums.figures), setup::preference_of(run_.config));
+    extra =
+        preference_fields(sum_of_ranks(job, sums.figures), setup::preference_of(run_.config, run_.config));
   }
   if (setup::trains_judged(run_.config)) {
     sums.figures.resize(ops::kPreferenceFigures);

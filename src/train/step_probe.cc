@@ -344,6 +344,7 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
     if (job.rank() == 0) require_replaceable(options.out);
     model = setup::named_model(options.model);
     architecture = runtime::read_model(model.folder);
+    setup::require_writes_text(architecture, model.folder);
     // If adapters are trained, an adapter named as the model comes first.
     if (setup::trains_adapters(config) && !model.adapters.empty()) {
       const std::string others = config.adapter_name_or_path ? "," + *config.adapter_name_or_path : "";

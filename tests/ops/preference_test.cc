@@ -73,6 +73,8 @@ double formula(const PreferenceRule& rule, double c, double r, double of_c, doub
     }
     case PreferenceKind::simpo:
       return -std::log(sigmoid(rule.beta * (c - r) - rule.margin));
+    case PreferenceKind::bradley_terry:
+      return -std::log(sigmoid(c - r));
     case PreferenceKind::kto_pair:
       break;
   }
@@ -87,6 +89,7 @@ const std::vector<PreferenceRule>& rules() {
       {.kind = PreferenceKind::ipo, .beta = 0.4},
       {.kind = PreferenceKind::orpo, .beta = 0.2},
       {.kind = PreferenceKind::simpo, .beta = 2, .margin = 0.5},
+      {.kind = PreferenceKind::bradley_terry, .beta = 1},
       {.supervised = 0.7},
       {.kind = PreferenceKind::ipo, .beta = 0.4, .supervised = 0.7},
       {.beyond = 0.25},

@@ -100,6 +100,7 @@ struct Items {
   /// Documents of an item are pairs: chosen answer, rejected answer, …
   bool pairs = false;
   bool judged = false;  ///< documents are judged answers
+  bool scored = false;  ///< the last token of each document gives a score, and no token has a label
   std::int64_t size() const { return static_cast<std::int64_t>(begins.size()) - 1; }
   /// Returns the tokens of an item, and of the longest item.
   std::int64_t tokens(const Encoded& set, std::int64_t item) const;

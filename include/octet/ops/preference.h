@@ -17,7 +17,9 @@ namespace octet::ops {
 /// arXiv:2402.01306). orpo: -c - beta ln s(ln(odds of c / odds of r)), with means over tokens (Hong et al.
 /// 2024, arXiv:2403.07691). simpo: -ln s(beta (c - r) - margin), with means over tokens (Meng et al. 2024,
 /// arXiv:2405.14734).
-enum class PreferenceKind { sigmoid, hinge, ipo, kto_pair, orpo, simpo };
+/// bradley_terry: -ln s(c - r), where c and r are scores of a reward model (Bradley and Terry 1952; Ouyang et
+/// al. 2022, arXiv:2203.02155).
+enum class PreferenceKind { sigmoid, hinge, ipo, kto_pair, orpo, simpo, bradley_terry };
 
 struct PreferenceRule {
   PreferenceKind kind = PreferenceKind::sigmoid;
@@ -34,7 +36,8 @@ struct PreferenceRule {
     return kind == PreferenceKind::ipo || kind == PreferenceKind::orpo || kind == PreferenceKind::simpo;
   }
   constexpr bool reads_references() const {
-    return kind != PreferenceKind::orpo && kind != PreferenceKind::simpo;
+    return kind != PreferenceKind::orpo && kind != PreferenceKind::simpo &&
+           kind != PreferenceKind::bradley_terry;
   }
 };
 

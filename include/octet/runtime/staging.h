@@ -51,6 +51,10 @@ struct HostBatch {
 void add_document(HostBatch& batch, std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
                   std::optional<std::uint64_t> sample = {});
 
+/// Adds a document with a score: its only label row is its last token.
+void add_scored_document(HostBatch& batch, std::span<const std::int32_t> ids,
+                         std::optional<std::uint64_t> sample = {});
+
 /// One number of two, every bit of it from all of theirs.
 std::uint64_t mixed(std::uint64_t a, std::uint64_t b);
 

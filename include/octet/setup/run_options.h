@@ -45,6 +45,8 @@ CastLog cast_log(const config::PrecisionKeys& config);
 bool is_pretraining(const config::TemplateKeys& config);
 /// stage: dpo and rm. Pairs of answers are trained.
 bool trains_pairs(const config::TemplateKeys& config);
+/// stage: rm. A reward model is trained on pairs.
+bool trains_rewards(const config::TemplateKeys& config);
 /// stage: kto. Judged answers are trained.
 bool trains_judged(const config::TemplateKeys& config);
 /// stage: dpo, rm and kto.
@@ -66,8 +68,8 @@ bool leaves_recompute_open(const config::MemoryKeys& config);
 
 /// Changes to the loss of tokens.
 model::TokenLoss token_loss_of(const config::TokenLossKeys& config);
-/// The loss of pairs (pref_loss and its parameters).
-ops::PreferenceRule preference_of(const config::PreferenceKeys& config);
+/// The loss of pairs (pref_loss and its parameters, or the loss of a reward model).
+ops::PreferenceRule preference_of(const config::TemplateKeys& stage, const config::PreferenceKeys& config);
 /// The loss of judged answers (stage: kto).
 ops::JudgementRule judgement_of(const config::PreferenceKeys& config);
 /// The answers of the rows of the stage.

@@ -50,6 +50,10 @@ void take_fp16(const Node& node, const Location& at, const Target& target) {
   if (word_of(node) != "auto") target.settings.add("fp16", node, at, target.replace);
 }
 
+void take_reward_model(const Node& node, const Location& at, const Target& target) {
+  if (is_on(node)) target.settings.add("stage", scalar_node("rm"), at, target.replace);
+}
+
 void take_rl(const Node& node, const Location& at, const Target& target) {
   const std::string word = word_of(node);
   const auto add = [&](const char* key, const char* value) {

@@ -6,6 +6,7 @@
 #include "layers/linear_operands.h"
 #include "octet/ops/cross_entropy.h"
 #include "octet/ops/embedding.h"
+#include "octet/ops/score_rows.h"
 
 namespace octet::model {
 
@@ -64,12 +65,18 @@ double head_deviation(const Architecture& a) {
 }
 
 Head::Head(GroupBuilder& group, const Architecture& a)
-    : vocabulary_(vocabulary_of_share(a).count),
+    : vocabulary_(a.scores ? 1 : vocabulary_of_share(a).count),
       width_(a.hidden),
+      scores_(a.scores),
       soft_cap_(static_cast<float>(a.logit_soft_cap)),
       factor_(static_cast<float>(1.0 / a.logits_divisor)),
       norm_(group, "norm", a.tensor_prefix + "norm", a.hidden, a) {
   if (a.tied) return;
+  if (a.scores) {
+    weight_ = group.matrix("score", a.hidden, {{a.head_name, 1}},
+                           {.init_std = a.initializer_range, .gradient_by_gemm = true});
+    return;
+  }
   weight_ = group.matrix("lm_head", a.hidden, {{a.head_name, a.vocabulary, kVocabulary}},
                          {.init_std = head_deviation(a), .gradient_by_gemm = true});
 }
@@ -236,6 +243,10 @@ void Head::sum_answers(const Call& call, const HeadWeight& weight, const ops::Ma
                        const MicroBatch& batch, const LogitsHook& hook, double beyond, double* sums) const {
   each_chunk(hidden, batch, [&](const Chunk& chunk) {
     show_logits(call, weight, chunk, hook);
+    if (scores_) {
+      return ops::score_rows(
+          call.stream, {.scores = top(logits_, chunk.hidden.rows), .row_loss = row_loss_ + chunk.first});
+    }
     ops::cross_entropy(call.stream, {.logits = top(logits_, chunk.hidden.rows),
                                      .targets = chunk.targets,
                                      .soft_cap = soft_cap_,
@@ -290,10 +301,14 @@ void Head::loss_of_answers(const Call& call, const HeadWeight& weight, const ops
     // The logits of a single chunk still exist.
     if (batch.labels > chunk_) make_logits(call, weight, chunk);
     const ops::Matrix logits = top(logits_, chunk.hidden.rows);
-    ops::cross_entropy(call.stream, {.logits = logits,
-                                     .targets = chunk.targets,
-                                     .soft_cap = soft_cap_,
-                                     .row_factors = row_factors_ + chunk.first});
+    if (scores_) {
+      ops::score_rows(call.stream, {.scores = logits, .row_factors = row_factors_ + chunk.first});
+    } else {
+      ops::cross_entropy(call.stream, {.logits = logits,
+                                       .targets = chunk.targets,
+                                       .soft_cap = soft_cap_,
+                                       .row_factors = row_factors_ + chunk.first});
+    }
     chunk_gradient(call, weight, chunk, logits);
   });
 }

@@ -126,7 +126,8 @@ class Head {
   void chunk_gradient(const Call& call, const HeadWeight& weight, const Chunk& chunk,
                       const ops::Matrix& d_logits) const;
 
-  std::int64_t vocabulary_, width_;  ///< vocabulary of the rank's share; width of the stream
+  std::int64_t vocabulary_, width_;  ///< vocabulary of the rank's share, or one score; width of the stream
+  bool scores_;                      ///< Architecture::scores: the only logit is a score
   float soft_cap_;
   float factor_;  ///< of the GEMMs: 1 / Architecture::logits_divisor
   std::optional<MatrixHandle> weight_;

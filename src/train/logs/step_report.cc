@@ -113,9 +113,10 @@ std::vector<std::pair<std::string, double>> preference_fields(const std::vector<
       {"rewards/chosen", mean(reward_chosen)},
       {"rewards/rejected", mean(reward_rejected)},
       {"rewards/accuracies", mean(accurate)},
-      {"rewards/margins", (sum(reward_chosen) - sum(reward_rejected)) / sum(pairs)},
-      {"logps/chosen", mean(chosen)},
-      {"logps/rejected", mean(rejected)}};
+      {"rewards/margins", (sum(reward_chosen) - sum(reward_rejected)) / sum(pairs)}};
+  if (rule.kind == ops::PreferenceKind::bradley_terry) return fields;
+  fields.emplace_back("logps/chosen", mean(chosen));
+  fields.emplace_back("logps/rejected", mean(rejected));
   if (rule.kind == ops::PreferenceKind::orpo) {
     fields.emplace_back("sft_loss", mean(chosen_loss));
     fields.emplace_back("odds_ratio_loss", mean(odds_loss));
@@ -328,7 +329,7 @@ void StepReport::add_answers(report::StepFacts& facts) {
   facts.label_tokens = static_cast<std::int64_t>(sums[labels]);
   facts.extra = judged ? judgement_fields(sums, std::accumulate(points.begin(), points.end(), 0.0) /
                                                     static_cast<double>(points.size()))
-                       : preference_fields(sums, setup::preference_of(run_.config));
+                       : preference_fields(sums, setup::preference_of(run_.config, run_.config));
 }
 
 void StepReport::report(const StepOutcome& outcome) {

@@ -138,6 +138,7 @@ void References::check_model() const {
   if (!is_needed() || !run_.config.ref_model) return;
   run_.job.together([&] {
     const model::Architecture architecture = runtime::read_model(folder());
+    setup::require_writes_text(architecture, folder());
     runtime::require_weights(folder(), "name another folder in ref_model");
     const text::Tokenizer& own = parts_.encoder->tokenizer();
     if (path_exists(folder() + "/tokenizer.json"))
