@@ -205,7 +205,8 @@ void add_sequence(Table& t) {
       .one_of({"best_fit", "llamafactory"})
       .decides_numbers();
   t.used("preprocessing_batch_size", &Config::preprocessing_batch_size,
-         "Rows that packing_strategy: llamafactory packs together.")
+         "Rows that packing_strategy: llamafactory packs together, or that exchange their answers with "
+         "stage: kto.")
       .range(1, 1 << 30)
       .decides_numbers();
   t.used("disable_shuffling", &Config::disable_shuffling, "Train the samples in the order of the files.")

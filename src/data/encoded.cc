@@ -365,7 +365,7 @@ Items pack_knapsack(const Encoded& set, const KnapsackOptions& options) {
 }
 
 Encoded mismatched(const Encoded& set, const MismatchOptions& options) {
-  check(options.cutoff_len > 0 && options.batch_rows > 0, "documents and batches of rows are not empty");
+  check(options.cutoff_len > 0 && options.batch > 0, "documents and batches of documents are not empty");
   const auto ids_of = [&set](std::int64_t d) {
     return set.ids.span().subspan(static_cast<std::size_t>(set.begins[static_cast<std::size_t>(d)]),
                                   static_cast<std::size_t>(set.length(d)));
@@ -380,8 +380,8 @@ Encoded mismatched(const Encoded& set, const MismatchOptions& options) {
   };
   Encoded out;
   std::vector<std::int32_t> ids, labels;
-  for (std::int64_t begin = 0; begin < set.documents();) {
-    const std::int64_t end = end_of_batch(set, begin, options.batch_rows);
+  for (std::int64_t begin = 0; begin < set.documents(); begin += options.batch) {
+    const std::int64_t end = std::min(begin + options.batch, set.documents());
     for (std::int64_t d = begin; d < end; ++d) {
       const std::int64_t other = d == begin ? end - 1 : d - 1;
       const auto question = ids_of(d).first(question_of(d));
@@ -395,7 +395,6 @@ Encoded mismatched(const Encoded& set, const MismatchOptions& options) {
       labels.insert(labels.end(), kept.begin(), kept.end());
       out.append(ids, labels, set.rows[static_cast<std::size_t>(d)]);
     }
-    begin = end;
   }
   return out;
 }

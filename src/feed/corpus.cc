@@ -373,8 +373,8 @@ namespace {
 data::Items lay_out_judged(data::Encoded& set, const config::DataKeys& config) {
   data::Items items = config.packing ? data::pack_best_fit(set, config.cutoff_len) : data::one_each(set);
   items.judged = true;
-  set.mismatched = std::make_shared<data::Encoded>(data::mismatched(
-      set, {.batch_rows = config.preprocessing_batch_size, .cutoff_len = config.cutoff_len}));
+  set.mismatched = std::make_shared<data::Encoded>(
+      data::mismatched(set, {.batch = config.preprocessing_batch_size, .cutoff_len = config.cutoff_len}));
   return items;
 }
 

@@ -67,6 +67,8 @@ TEST_F(Judgements, ReadAReferencePointAboveZero) {
   expect_success(trainer(train("weights", how + " kto_chosen_weight=2 kto_rejected_weight=0.5")));
   EXPECT_NE(row("point", 1)["loss"], row("weights", 1)["loss"]);
   EXPECT_EQ(row("point", 1)["kl"], row("weights", 1)["kl"]);
+  expect_success(trainer(train("pairs", how + " preprocessing_batch_size=2")));
+  EXPECT_NE(row("point", 1)["kl"], row("pairs", 1)["kl"]) << "other questions get the answers";
 }
 
 TEST_F(Judgements, ContinueWithTheSameBitsAfterAKill) {

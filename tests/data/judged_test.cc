@@ -121,7 +121,7 @@ std::vector<std::int32_t> ids_of(const Encoded& set, std::int64_t d) {
 }
 
 TEST(Judged, QuestionsGetTheAnswerBeforeThem) {
-  const Encoded set = set_of(5), other = mismatched(set, {.batch_rows = 3, .cutoff_len = 100});
+  const Encoded set = set_of(5), other = mismatched(set, {.batch = 3, .cutoff_len = 100});
   ASSERT_EQ(other.documents(), 5);
   EXPECT_EQ(ids_of(other, 0), (std::vector<std::int32_t>{0, 21, 21}));
   EXPECT_EQ(ids_of(other, 1), (std::vector<std::int32_t>{10, 10, 1, 1}));
@@ -130,7 +130,7 @@ TEST(Judged, QuestionsGetTheAnswerBeforeThem) {
   EXPECT_EQ(ids_of(other, 4), (std::vector<std::int32_t>{40, 40, 40, 40, 40, 31, 31}));
   EXPECT_EQ(std::vector(other.labels.begin(), other.labels.begin() + 3),
             (std::vector<std::int32_t>{-100, 21, 21}));
-  const Encoded cut = mismatched(set, {.batch_rows = 3, .cutoff_len = 4});
+  const Encoded cut = mismatched(set, {.batch = 3, .cutoff_len = 4});
   EXPECT_EQ(ids_of(cut, 4), (std::vector<std::int32_t>{40, 40, 40, 31}));
 }
 

@@ -123,13 +123,13 @@ Items pack_best_fit(const Encoded& set, std::int64_t capacity);
 Items pack_pairs(const Encoded& set, std::int64_t capacity);
 
 struct MismatchOptions {
-  std::int64_t batch_rows = 1000;  ///< rows that exchange their answers (preprocessing_batch_size)
-  std::int64_t cutoff_len = 0;     ///< tokens of a document
+  std::int64_t batch = 1000;    ///< documents that exchange their answers (preprocessing_batch_size)
+  std::int64_t cutoff_len = 0;  ///< tokens of a document
 };
 
 /// Returns the documents of judged answers with exchanged answers, as in LLaMA-Factory: each question gets
-/// the answer of the document before it, and the first question of a batch of rows gets the answer of the
-/// last. Question and answer are cut in proportion to cutoff_len.
+/// the answer of the document before it, and the first question of a batch gets the answer of the last.
+/// Question and answer are cut in proportion to cutoff_len.
 Encoded mismatched(const Encoded& set, const MismatchOptions& options);
 
 // LLaMA-Factory's packing, for runs that must reproduce its sequences. The default packing is pack_best_fit
