@@ -25,7 +25,9 @@
 #include "octet/config/derive.h"
 #include "octet/feed/corpus.h"
 #include "octet/generate/team.h"
+#include "octet/setup/model_options.h"
 #include "octet/train/run_exports.h"
+#include "reward_file.h"
 
 namespace octet::answers {
 
@@ -187,6 +189,16 @@ DType compute_dtype(const ModelSource& source) {
   return train::weights_dtype(source.folder) == DType::f32 ? DType::f32 : DType::bf16;
 }
 
+void require_scores(const ModelSource& source) {
+  if (source.architecture.scores) return;
+  throw Error({.what = "--reward needs a reward model, but this model writes text",
+               .expected = "a model that was trained with stage: rm",
+               .found = source.folder,
+               .where = "command line",
+               .fix = "name a reward model, or leave out --reward",
+               .code = ExitCode::usage});
+}
+
 // Returns null if every rank has the whole model.
 std::unique_ptr<generate::Team> team_of(runtime::Session& session, const GenerateOptions& o,
                                         const ModelSource& source) {
@@ -232,7 +244,18 @@ int answer(runtime::Session& session, const GenerateCall& call) {
       log::info("from generation_config.json: " + taken + " (--no-model-defaults leaves it out)");
     }
   });
-  session.job().together([&] { require_possible(o); });
+  session.job().together([&] {
+    require_possible(o);
+    if (o.reward) {
+      require_scores(source);
+    } else {
+      setup::require_writes_text(source.architecture, source.folder);
+    }
+  });
+  if (o.reward) {
+    score_with_rewards(session, o, source);
+    return 0;
+  }
   const std::unique_ptr<generate::Team> team = team_of(session, o, source);
   Answerer answerer(session, team.get(), o, source);
   if (!team) {

@@ -58,6 +58,30 @@ std::vector<std::int32_t> ids_of(const Json& list, const std::string& where) {
                .code = ExitCode::usage});
 }
 
+/// Returns the question of a sample with its last answer, if the last turn is one.
+Question question_of(data::Sample sample, bool unanswered) {
+  Question question;
+  question.plain = sample.plain;
+  if (sample.plain) sample.turns = {{"user", sample.text}};
+  question.turns = std::move(sample.turns);
+  question.system = sample.system, question.tools = sample.tools;
+  question.enable_thinking = sample.enable_thinking;
+  if (question.turns.back().role == "assistant") {
+    question.answer = question.turns.back().content;
+    question.thought = question.turns.back().thought;
+    question.has_answer = !unanswered;
+    question.turns.pop_back();
+  }
+  return question;
+}
+
+[[noreturn]] void refuse_row(const std::string& why, const std::string& where) {
+  throw Error({.what = why,
+               .where = where,
+               .fix = "correct or remove the row; docs/data.md shows the formats",
+               .code = ExitCode::usage});
+}
+
 }  // namespace
 
 Question ask(const std::string& text, const std::string& system) {
@@ -91,24 +115,34 @@ Question QuestionFile::read(std::int64_t i) const {
   const bool unanswered = add_answer(row, format);
   std::string why;
   auto sample = data::convert_row(row, format, &why);
-  if (!sample)
-    throw Error({.what = why,
-                 .where = where(i),
-                 .fix = "correct or remove the row; docs/data.md shows the formats",
-                 .code = ExitCode::usage});
-  Question question;
-  question.plain = sample->plain;
-  if (sample->plain) sample->turns = {{"user", sample->text}};
-  question.turns = std::move(sample->turns);
-  question.system = sample->system, question.tools = sample->tools;
-  question.enable_thinking = sample->enable_thinking;
-  if (question.turns.back().role == "assistant") {
-    question.answer = question.turns.back().content;
-    question.thought = question.turns.back().thought;
-    question.has_answer = !unanswered;
-    question.turns.pop_back();
+  if (!sample) refuse_row(why, where(i));
+  return question_of(std::move(*sample), unanswered);
+}
+
+std::vector<Question> QuestionFile::answers(std::int64_t i) const {
+  const Json row = rows_->row(first_ + i);
+  if (!row.is_object() || !row.contains("chosen") || !row.contains("rejected")) {
+    const bool judged =
+        row.is_object() && !row.contains("prompt_ids") && (row.contains("label") || row.contains("kto_tag"));
+    Question question;
+    if (judged) {
+      std::string why;
+      auto sample = data::convert_row(row, data::detect_judged(row, where(i)), &why);
+      if (!sample) refuse_row(why, where(i));
+      question = question_of(std::move(*sample), false);
+    } else {
+      question = read(i);
+    }
+    if (!question.has_answer && !question.plain && question.prompt_ids.empty())
+      refuse_row("the row has no answer to score", where(i));
+    return {std::move(question)};
   }
-  return question;
+  std::string why;
+  auto sample = data::convert_row(row, data::detect_pairs(row, where(i)), &why);
+  if (!sample) refuse_row(why, where(i));
+  data::Sample rejected = *sample;
+  rejected.turns.back() = *sample->rejected;
+  return {question_of(std::move(*sample), false), question_of(std::move(rejected), false)};
 }
 
 std::string QuestionFile::hash(std::int64_t i) const {

@@ -42,6 +42,9 @@ class QuestionFile {
   std::string where(std::int64_t i) const { return rows_->where(first_ + i); }
   /// Reads a row. Throws Error that names file and line if the row cannot be read or is no question.
   Question read(std::int64_t i) const;
+  /// Reads a row with its answer, or a row with a chosen and a rejected answer, in this order. Throws Error
+  /// like read(), and for a row without an answer.
+  std::vector<Question> answers(std::int64_t i) const;
   /// Returns a hash of the content of a row, or of its position if it cannot be read.
   std::string hash(std::int64_t i) const;
 

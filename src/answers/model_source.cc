@@ -1,5 +1,6 @@
 #include "model_source.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -58,7 +59,7 @@ void take_checkpoint(ModelSource& source, const std::string& path) {
   source.folder = source.run.model_name_or_path;
   require_base(source);
   runtime::require_model_of(checkpoint, source.folder);
-  source.architecture = runtime::read_model(source.folder);
+  source.architecture = setup::model_of_stage(source.run, runtime::read_model(source.folder), source.folder);
   train::require_same_adapters(
       checkpoint, train::adapter_state(source.run, source.run.seed, source.architecture), source.folder);
   if (setup::trains_adapters(source.run)) {
@@ -91,6 +92,12 @@ void take_folder(ModelSource& source, const std::string& path) {
   source.architecture = runtime::read_model(named.folder);
 }
 
+/// Adds the head of a reward model if an adapter has one.
+void take_head(ModelSource& source) {
+  if (source.architecture.scores || std::ranges::none_of(source.adapters, setup::is_reward_adapter)) return;
+  source.architecture = model::as_reward_model(std::move(source.architecture), source.folder);
+}
+
 /// Returns one hash of the manifest's hashes of all parameters.
 std::string parameters_hash(const checkpoint::Checkpoint& checkpoint) {
   std::string words;
@@ -114,6 +121,7 @@ ModelSource find_model(const GenerateOptions& options) {
     for (const std::string& folder : setup::adapter_folders(options.adapter))
       source.adapters.push_back(folder);
   }
+  take_head(source);
   for (runtime::AddedAdapter& added : setup::added_adapters(source.adapters, source.architecture))
     source.added.push_back(std::move(added));
   source.tokenizer = source.folder;

@@ -214,7 +214,7 @@ std::vector<std::int32_t> QuestionWriter::prompt(const Question& question) const
   return prompt.prompt_ids;
 }
 
-std::vector<std::int32_t> QuestionWriter::whole(const Question& question) const {
+std::vector<std::int32_t> QuestionWriter::whole(const Question& question, bool judged) const {
   if (!question.prompt_ids.empty() || question.turns.empty()) return question.prompt_ids;
   const text::Tokenizer& words = tokenizer();
   const auto refuse_long = [&](bool too_long) {
@@ -237,6 +237,7 @@ std::vector<std::int32_t> QuestionWriter::whole(const Question& question) const 
   } else {
     sample.turns = question.turns;
     sample.turns.push_back({"assistant", question.answer, question.thought});
+    if (judged) sample.desirable = true;
     sample.system = system_of(question);
     sample.tools = question.tools;
     sample.enable_thinking = question.enable_thinking;

@@ -35,8 +35,8 @@ class QuestionWriter {
   /// rendered.
   std::vector<std::int32_t> prompt(const Question& question) const;
   /// Returns the ids of a question and its answer as training sees them. Plain text gives the ids that
-  /// pre-training would use.
-  std::vector<std::int32_t> whole(const Question& question) const;
+  /// pre-training would use. `judged`: as training with preferences sees them.
+  std::vector<std::int32_t> whole(const Question& question, bool judged = false) const;
   /// Returns the ids that end an answer.
   std::vector<std::int32_t> stop_ids() const;
   /// Returns all that decides the ids of a text: names and values, one per line.

@@ -81,6 +81,12 @@ std::string config_text(const Json& config, const ExportOptions& options) {
   Json changed = config;
   const bool tied = is_tied(options, config);
   if (tied != ties_head(config, config_path_of(options.source_folder))) changed["tie_word_embeddings"] = tied;
+  if (!options.reward_class.empty()) {
+    changed["architectures"] = Json::array({options.reward_class});
+    changed["id2label"] = {{"0", "LABEL_0"}};
+    changed["label2id"] = {{"LABEL_0", 0}};
+    changed.erase("num_labels");
+  }
   changed.erase("quantization_config");  // the exported weights are floats
   if (!set_dtype(changed, dtype)) changed["torch_dtype"] = torch_name(dtype);
   for (const char* part : {"text_config", "vision_config"}) {
@@ -347,7 +353,8 @@ std::vector<weights::TensorHeader> untrained(const weights::WeightFolder& others
   for (const auto& parameter : parameters) trained.insert(parameter.name);
   std::vector<weights::TensorHeader> copied;
   for (const weights::StoredTensor& tensor : others.tensors()) {
-    const bool head = !options.rest_from_source && tensor.name.ends_with("lm_head.weight");
+    const bool needed = options.rest_from_source && options.reward_class.empty();
+    const bool head = !needed && tensor.name.ends_with("lm_head.weight");
     if (!trained.contains(tensor.name) && !head) copied.push_back(tensor);
   }
   return copied;

@@ -5,7 +5,8 @@ namespace octet::config {
 namespace {
 
 constexpr const char* kOnlyTraining =
-    "use pt (pre-training), sft (supervised fine-tuning) or dpo (preferences between two answers)";
+    "use pt (pre-training), sft (supervised fine-tuning), dpo (preferences between two answers), kto (judged "
+    "answers) or rm (a reward model)";
 
 void add_model(Table& t) {
   t.group("Model");
@@ -96,11 +97,10 @@ void add_quantisation(Table& t) {
 void add_format(Table& t) {
   t.group("Data");
   t.used("stage", &Config::stage,
-         "sft trains the answers of conversations, pt the whole text, dpo preferences between two answers.")
+         "sft trains the answers of conversations, pt the whole text, dpo preferences between two answers, "
+         "kto judged answers, rm a reward model on pairs of answers.")
       .one_of({"sft", "pt", "rm", "ppo", "dpo", "kto"})
-      .refuse("rm", kOnlyTraining)
       .refuse("ppo", kOnlyTraining)
-      .refuse("kto", kOnlyTraining)
       .decides_numbers();
   t.used("template", &Config::template_name,
          "Chat template: llama3, qwen, chatml, ..., or a file in Jinja (.jinja, .jinja2, .j2). null: the "
@@ -205,7 +205,8 @@ void add_sequence(Table& t) {
       .one_of({"best_fit", "llamafactory"})
       .decides_numbers();
   t.used("preprocessing_batch_size", &Config::preprocessing_batch_size,
-         "Rows that packing_strategy: llamafactory packs together.")
+         "Rows that packing_strategy: llamafactory packs together, or that exchange their answers with "
+         "stage: kto.")
       .range(1, 1 << 30)
       .decides_numbers();
   t.used("disable_shuffling", &Config::disable_shuffling, "Train the samples in the order of the files.")

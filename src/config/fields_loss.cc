@@ -37,12 +37,15 @@ void add_preferences(Table& t) {
       .details("orpo and simpo have no reference. [Preferences](preferences.md) lists the formulas.")
       .one_of({"sigmoid", "hinge", "ipo", "kto_pair", "orpo", "simpo"})
       .decides_numbers();
-  t.used("pref_beta", &Config::pref_beta, "Factor of log-probabilities in pref_loss, beta of its paper.")
+  t.used("pref_beta", &Config::pref_beta,
+         "Factor of log-probabilities in pref_loss and with stage: kto, beta of the papers.")
       .alias("dpo_beta")
       .above(0)
       .decides_numbers();
-  t.used("pref_ftx", &Config::pref_ftx,
-         "Factor of the mean loss of the tokens of the chosen answer, which is added to the loss of a pair.")
+  t.used(
+       "pref_ftx", &Config::pref_ftx,
+       "Factor of the mean loss of the tokens of the chosen answer, which is added to the loss of a pair, or "
+       "with stage: kto of a desirable answer.")
       .at_least(0)
       .decides_numbers();
   t.used("dpo_label_smoothing", &Config::dpo_label_smoothing,
@@ -56,6 +59,16 @@ void add_preferences(Table& t) {
          "Factor of log-probabilities of tokens beyond the length of the shorter answer (LD-DPO). null: 1.")
       .details("Log-probabilities of the reference do not have this factor.")
       .range(0, 1)
+      .decides_numbers();
+  t.used("kto_chosen_weight", &Config::kto_chosen_weight,
+         "With stage: kto, the factor of the losses of desirable answers.")
+      .alias("desirable_weight")
+      .at_least(0)
+      .decides_numbers();
+  t.used("kto_rejected_weight", &Config::kto_rejected_weight,
+         "With stage: kto, the factor of the losses of undesirable answers.")
+      .alias("undesirable_weight")
+      .at_least(0)
       .decides_numbers();
   t.used("ref_model", &Config::ref_model,
          "Folder of the reference model. null: the model before training, or with adapters the model without "

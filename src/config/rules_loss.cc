@@ -1,4 +1,8 @@
 // Rules for the loss of tokens, and for preferences.
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+
 #include "rules.h"
 
 namespace octet::config {
@@ -10,18 +14,24 @@ class LossRules : RulesOf {
 
   void apply() {
     tokens();
-    if (c_.stage == "dpo") {
-      preferences();
-      references();
-    } else {
-      for (const char* key : {"pref_loss", "pref_beta", "pref_ftx", "dpo_label_smoothing", "simpo_gamma",
-                              "ld_alpha", "ref_model", "precompute_ref_log_probs"}) {
-        if (changed(key)) note("'" + said(key) + "' (" + at(key) + ") is read only with stage: dpo");
-      }
-    }
+    const bool dpo = c_.stage == "dpo", kto = c_.stage == "kto", rm = c_.stage == "rm";
+    if (dpo) losses_of_pairs();
+    if (dpo || kto || rm) preferences();
+    if (dpo || kto) references();
+    if (rm) rewards();
+    tell_unread({"pref_loss", "dpo_label_smoothing", "simpo_gamma", "ld_alpha"}, dpo, "dpo");
+    tell_unread({"kto_chosen_weight", "kto_rejected_weight"}, kto, "kto");
+    tell_unread({"pref_beta", "pref_ftx", "ref_model", "precompute_ref_log_probs"}, dpo || kto, "dpo or kto");
   }
 
  private:
+  void tell_unread(std::initializer_list<const char*> keys, bool read, const std::string& stages) {
+    for (const char* key : keys) {
+      if (!read && changed(key))
+        note("'" + said(key) + "' (" + at(key) + ") is read only with stage: " + stages);
+    }
+  }
+
   void exclude(const char* one, const char* other, const std::string& expected) {
     complain({.what = said(one) + " and " + said(other) + " exclude each other",
               .expected = expected,
@@ -41,8 +51,9 @@ class LossRules : RulesOf {
                                   {"use_dft_loss", c_.use_dft_loss},
                                   {"use_eaft_loss", c_.use_eaft_loss},
                                   {"compute_accuracy", c_.compute_accuracy}}) {
-      if (!on || c_.stage != "dpo") continue;
-      complain({.what = "'" + said(key) + "' is for the loss of tokens, but stage: dpo has the loss of pairs",
+      if (!on || c_.stage == "sft" || c_.stage == "pt") continue;
+      complain({.what = "'" + said(key) + "' is for the loss of tokens, but stage: " + c_.stage +
+                        " has the loss of " + (c_.stage == "kto" ? "judged answers" : "pairs"),
                 .expected = "stage: sft with " + said(key),
                 .where = both(key, "stage"),
                 .fix = "remove " + said(key) + ", or " + set_to("stage", "sft")});
@@ -54,9 +65,11 @@ class LossRules : RulesOf {
            ") has no effect without evaluations (eval_strategy: no)");
   }
 
-  bool reads_reference() const { return c_.pref_loss != "orpo" && c_.pref_loss != "simpo"; }
+  bool reads_reference() const {
+    return c_.stage == "kto" || (c_.pref_loss != "orpo" && c_.pref_loss != "simpo");
+  }
 
-  void preferences() {
+  void losses_of_pairs() {
     if (c_.dpo_label_smoothing > 0 && c_.pref_loss != "sigmoid") {
       complain({.what = "'" + said("dpo_label_smoothing") + "' needs 'pref_loss: sigmoid'",
                 .found = said("pref_loss") + ": " + c_.pref_loss,
@@ -65,30 +78,47 @@ class LossRules : RulesOf {
     }
     if (c_.pref_loss != "simpo" && changed("simpo_gamma"))
       note("'" + said("simpo_gamma") + "' (" + at("simpo_gamma") + ") is read only with pref_loss: simpo");
+  }
+
+  void preferences() {
+    const std::string stage = "stage: " + c_.stage;
     if (c_.streaming) {
-      complain({.what = "stage: dpo needs all pairs before the first step, but streaming reads them later",
-                .expected = "streaming: false with stage: dpo",
+      complain({.what = stage + " needs all answers before the first step, but streaming reads them later",
+                .expected = "streaming: false with " + stage,
                 .where = both("streaming", "stage"),
                 .fix = set_to("streaming", "false")});
     }
     if (c_.packing && c_.packing_strategy == "llamafactory") {
-      complain({.what = "LLaMA-Factory does not pack pairs of answers",
+      complain({.what = "LLaMA-Factory does not pack answers with preferences",
                 .expected = "packing_strategy: best_fit, which keeps the answers of a pair together",
                 .where = both("packing_strategy", "stage"),
                 .fix = set_to("packing_strategy", "best_fit") + ", or packing: false"});
     }
+    if (c_.stage == "kto" && c_.sdc_replay_steps > 0) {
+      complain({.what = "'sdc_replay_steps' cannot replay stage: kto, which reads all answers of a step",
+                .expected = "stage: kto without sdc_replay_steps",
+                .where = both("sdc_replay_steps", "stage"),
+                .fix = "remove sdc_replay_steps"});
+    }
     if (c_.moe_routing_file) {
-      complain({.what = "'moe_routing_file' has no experts for rejected answers",
+      complain({.what = "'moe_routing_file' has no experts for answers with preferences",
                 .expected = "stage: sft with moe_routing_file",
                 .where = both("moe_routing_file", "stage"),
                 .fix = "remove moe_routing_file"});
     }
-    // LLaMA-Factory switches all dropout off in this stage.
-    if (c_.finetuning_type == "lora" && c_.lora_dropout > 0) {
-      note("'" + said("lora_dropout") + "' (" + at("lora_dropout") +
-           ") is not applied with stage: dpo, like in LLaMA-Factory");
+    // LLaMA-Factory switches all dropout off, except for reward models.
+    if (c_.stage != "rm" && c_.finetuning_type == "lora" && c_.lora_dropout > 0) {
+      note("'" + said("lora_dropout") + "' (" + at("lora_dropout") + ") is not applied with " + stage +
+           ", like in LLaMA-Factory");
       c_.lora_dropout = 0;
     }
+  }
+
+  // The head is new, so adapters alone cannot train a reward model.
+  void rewards() {
+    Strings& whole = c_.additional_target;
+    if (c_.finetuning_type == "lora" && std::ranges::find(whole, "score") == whole.end())
+      whole.push_back("score");
   }
 
   void references() {

@@ -200,13 +200,15 @@ std::vector<Json> first_rows(const DataSource& source) {
 // Returns the format of a set if the configuration names its columns.
 RowFormat named_format(const DataSource& source, const DataOptions& options) {
   const std::vector<Json> rows = first_rows(source);
-  return format_of_columns(options.columns, rows.empty() ? Json() : rows.front(), options.pairs);
+  return format_of_columns(options.columns, rows.empty() ? Json() : rows.front(), options.answers);
 }
 
 // Detects the format of a data set from the first readable row of each file. For data sets without an entry
 // in dataset_info.json and without configured columns.
-RowFormat recognised_format(const std::string& name, const DataSource& source, bool pairs) {
-  const auto detect = pairs ? detect_pairs : detect_format;
+RowFormat recognised_format(const std::string& name, const DataSource& source, Answers answers) {
+  const auto detect = answers == Answers::pairs    ? detect_pairs
+                      : answers == Answers::judged ? detect_judged
+                                                   : detect_format;
   std::optional<RowFormat> format;
   std::string first;
   for (const auto& file : source.files) {
@@ -271,6 +273,7 @@ void check_columns(const DataSource& source, const std::string& where, const cha
     std::erase(needed, "");
     needed.insert(needed.end(), {f.chosen, f.rejected});
   }
+  if (f.is_judged()) needed.push_back(f.judgement);
   std::set<std::string> present;
   for (const Json& row : first_rows(source)) {
     if (!row.is_object()) continue;
@@ -326,7 +329,7 @@ DataSource from_entry(const std::string& name, const Json& entry, const std::str
                                      on_hub + "), or give its file_name",
          .code = ExitCode::usage});
   }
-  const RowFormat format = format_of_entry(entry, name, info_path, options.pairs);
+  const RowFormat format = format_of_entry(entry, name, info_path, options.answers);
   DataSource source = from_files(name, files_of_entry(entry, name, file, where, options));
   source.format = format;
   check_columns(source, where, kNamedByEntry, other_columns(format));
@@ -379,7 +382,7 @@ std::vector<DataSource> open_datasets(const DataOptions& options) {
         // The columns of system messages and tools are optional.
         check_columns(source, name, kNamedByKeys, {});
       } else if (source.rows > 0) {
-        source.format = recognised_format(name, source, options.pairs);
+        source.format = recognised_format(name, source, options.answers);
       }
     }
     if (source.rows == 0) {

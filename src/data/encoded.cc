@@ -10,6 +10,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/random.h"
+#include "octet/text/chat_template.h"
 
 namespace octet::data {
 namespace {
@@ -361,6 +362,41 @@ Items pack_knapsack(const Encoded& set, const KnapsackOptions& options) {
     begin = end;
   }
   return items;
+}
+
+Encoded mismatched(const Encoded& set, const MismatchOptions& options) {
+  check(options.cutoff_len > 0 && options.batch > 0, "documents and batches of documents are not empty");
+  const auto ids_of = [&set](std::int64_t d) {
+    return set.ids.span().subspan(static_cast<std::size_t>(set.begins[static_cast<std::size_t>(d)]),
+                                  static_cast<std::size_t>(set.length(d)));
+  };
+  // Returns the number of tokens of the question.
+  const auto question_of = [&set](std::int64_t d) {
+    const auto labels =
+        set.labels.span().subspan(static_cast<std::size_t>(set.begins[static_cast<std::size_t>(d)]),
+                                  static_cast<std::size_t>(set.length(d)));
+    return static_cast<std::size_t>(
+        std::ranges::find_if(labels, [](std::int32_t label) { return label >= 0; }) - labels.begin());
+  };
+  Encoded out;
+  std::vector<std::int32_t> ids, labels;
+  for (std::int64_t begin = 0; begin < set.documents(); begin += options.batch) {
+    const std::int64_t end = std::min(begin + options.batch, set.documents());
+    for (std::int64_t d = begin; d < end; ++d) {
+      const std::int64_t other = d == begin ? end - 1 : d - 1;
+      const auto question = ids_of(d).first(question_of(d));
+      const auto answer = ids_of(other).subspan(question_of(other));
+      const text::Lengths lengths =
+          text::fit(question.size(), answer.size(), static_cast<std::size_t>(options.cutoff_len));
+      ids.assign(question.begin(), question.begin() + static_cast<std::ptrdiff_t>(lengths.question));
+      labels.assign(ids.size(), kDesirable);
+      const auto kept = answer.first(lengths.answer);
+      ids.insert(ids.end(), kept.begin(), kept.end());
+      labels.insert(labels.end(), kept.begin(), kept.end());
+      out.append(ids, labels, set.rows[static_cast<std::size_t>(d)]);
+    }
+  }
+  return out;
 }
 
 Encoded cut_blocks(const Encoded& set, const BlockOptions& options) {

@@ -283,6 +283,7 @@ std::set<std::string> named_columns(const RowFormat& f) {
     names = {f.prompt, f.query, f.response, f.history, f.system, f.tools};
   }
   if (f.has_pairs()) names.insert({f.chosen, f.rejected});
+  names.insert(f.judgement);
   names.erase("");
   return names;
 }

@@ -98,7 +98,7 @@ RowFormat detect_format(const Json& row, const std::string& where) {
        .found = found,
        .where = where,
        .fix = row.is_object() && row.contains("chosen") && row.contains("rejected")
-                  ? "set stage: dpo for pairs of answers, or describe the columns in dataset_info.json"
+                  ? "set stage: dpo or rm for pairs of answers, or describe the columns in dataset_info.json"
                   : "describe its columns in dataset_info.json",
        .code = ExitCode::usage});
 }
@@ -128,7 +128,7 @@ RowFormat detect_pairs(const Json& row, const std::string& where) {
   if (row.is_object()) {
     for (const auto& [key, value] : row.items()) found += " '" + key + "'";
   }
-  throw Error({.what = "the rows of a data set are not pairs of answers, which stage: dpo needs",
+  throw Error({.what = "the rows of a data set are not pairs of answers, which stage: dpo and rm need",
                .expected = "the columns chosen and rejected, and a question in messages, conversations, "
                            "instruction, prompt, question or input",
                .found = found,
@@ -137,8 +137,45 @@ RowFormat detect_pairs(const Json& row, const std::string& where) {
                .code = ExitCode::usage});
 }
 
-RowFormat format_of_columns(const Columns& columns, const Json& row, bool pairs) {
+RowFormat detect_judged(const Json& row, const std::string& where) {
+  const auto has = [&row](const std::string& key) { return row.is_object() && row.contains(key); };
+  RowFormat f;
+  for (const char* column : {"label", "kto_tag"}) {
+    if (has(column)) f.judgement = column;
+  }
+  if (f.judgement.empty()) {
+    std::string found = row.is_object() ? "the keys" : row.type_name();
+    if (row.is_object()) {
+      for (const auto& [key, value] : row.items()) found += " '" + key + "'";
+    }
+    throw Error(
+        {.what = "the rows of a data set have no judged answers, which stage: kto needs",
+         .expected = "a column kto_tag or label: true for a desirable answer, false for another",
+         .found = found,
+         .where = where,
+         .fix = "name the column as \"kto_tag\" in \"columns\" of dataset_info.json, or set stage: sft",
+         .code = ExitCode::usage});
+  }
+  const std::string tag = f.judgement;
+  f = recognised();
+  const bool messages = has("messages") || has("conversations");
+  for (const char* question : {"instruction", "prompt", "question", "input"}) {
+    if (messages || !f.judgement.empty() || !has(question) || !has("completion")) continue;
+    f.kind = RowFormat::Kind::pair;
+    f.prompt = question, f.response = "completion", f.query = "";
+    if (f.prompt == "instruction") f.kind = RowFormat::Kind::alpaca, f.query = "input";
+    f.judgement = tag;
+  }
+  if (f.judgement.empty()) f = detect_format(row, where);
+  f.judgement = tag;
+  return f;
+}
+
+RowFormat format_of_columns(const Columns& columns, const Json& row, Answers answers) {
   RowFormat f = recognised();
+  const bool pairs = answers == Answers::pairs;
+  if (answers == Answers::judged)
+    f.judgement = row.is_object() && row.contains("label") && !row.contains("kto_tag") ? "label" : "kto_tag";
   if (pairs) {
     f.rejected = "rejected";
     f.chosen = columns.response.empty() ? "chosen" : columns.response;
@@ -164,6 +201,7 @@ const Names kEntryKeys{"file_name",       "file_sha1",  "hf_hub_url",  "ms_hub_u
 const Names kColumnKeys{"prompt", "query", "response", "history", "messages",
                         "system", "tools", "images",   "videos",  "audios"};
 const Names kPairKeys{"chosen", "rejected"};
+const Names kJudgedKeys{"kto_tag"};
 const Names kPreferenceKeys{"chosen", "rejected", "kto_tag"};
 const Names kTagKeys{"role_tag",        "content_tag",  "user_tag",  "assistant_tag",
                      "observation_tag", "function_tag", "system_tag"};
@@ -172,20 +210,35 @@ bool has(const Names& names, const std::string& name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-[[noreturn]] void refuse_preferences(const std::string& found, const std::string& place) {
-  throw Error({.what = "a data set of preferences cannot be used for supervised fine-tuning",
-               .expected = "rows with one answer each",
+[[noreturn]] void refuse_preferences(const std::string& found, const std::string& place, Answers answers) {
+  const bool judged = found.starts_with("'kto_tag");
+  throw Error({.what = answers == Answers::single
+                           ? "a data set of preferences cannot be used for supervised fine-tuning"
+                           : "a data set has preferences of another kind than its stage needs",
+               .expected = answers == Answers::single  ? "rows with one answer each"
+                           : answers == Answers::pairs ? "rows with a chosen and a rejected answer"
+                                                       : "rows with one judged answer (\"kto_tag\")",
                .found = found,
                .where = place,
-               .fix = "choose a data set without " + found +
-                      (found.starts_with("'kto_tag") ? "" : ", or set stage: dpo"),
+               .fix = "choose a data set without " + found + ", or set stage: " + (judged ? "kto" : "dpo"),
+               .code = ExitCode::usage});
+}
+
+// Throws Error for an entry without judged answers.
+void require_judged(const Json* columns, const std::string& place) {
+  if (columns != nullptr && columns->contains("kto_tag")) return;
+  throw Error({.what = "a data set has no judged answers, which stage: kto needs",
+               .expected = "\"kto_tag\" in \"columns\"",
+               .found = "no 'kto_tag' in \"columns\"",
+               .where = place,
+               .fix = "name the column that is true for desirable answers, or set stage: sft",
                .code = ExitCode::usage});
 }
 
 // Throws Error for an entry without pairs of answers.
 void require_pairs(bool ranking, const Json* columns, const std::string& place) {
   const auto refuse = [&place](const std::string& found, const std::string& fix) {
-    throw Error({.what = "a data set has no pairs of answers, which stage: dpo needs",
+    throw Error({.what = "a data set has no pairs of answers, which stage: dpo and rm need",
                  .expected = "\"ranking\": true, and \"chosen\" and \"rejected\" in \"columns\"",
                  .found = found,
                  .where = place,
@@ -201,11 +254,13 @@ void require_pairs(bool ranking, const Json* columns, const std::string& place) 
 
 // Throws Error for a key of "columns" or "tags" that is not in `known`: a misspelt column is not read.
 void check_keys(const Json& object, const Names& known, const std::string& part, const std::string& place,
-                bool pairs) {
+                Answers answers) {
+  const Names& more = answers == Answers::pairs ? kPairKeys : kJudgedKeys;
   for (const auto& [key, value] : object.items()) {
-    if (value.is_null() || has(known, key) || (pairs && part == "columns" && has(kPairKeys, key))) continue;
+    if (value.is_null() || has(known, key)) continue;
+    if (part == "columns" && answers != Answers::single && has(more, key)) continue;
     if (part == "columns" && has(kPreferenceKeys, key))
-      refuse_preferences("'" + key + "' in \"columns\"", place);
+      refuse_preferences("'" + key + "' in \"columns\"", place, answers);
     const std::string near = nearest_name(key, known);
     std::string all;
     for (const std::string& name : known) all += (all.empty() ? "" : ", ") + name;
@@ -229,7 +284,9 @@ void warn_of_keys(const Json& entry, const std::string& place) {
 
 }  // namespace
 
-RowFormat format_of_entry(const Json& entry, const std::string& name, const std::string& where, bool pairs) {
+RowFormat format_of_entry(const Json& entry, const std::string& name, const std::string& where,
+                          Answers answers) {
+  const bool pairs = answers == Answers::pairs;
   const std::string place = where + ": " + name;
   const auto text = [&place](const Json& object, const char* key, const std::string& fallback) {
     return json_string(object, key, fallback, place);
@@ -260,11 +317,12 @@ RowFormat format_of_entry(const Json& entry, const std::string& name, const std:
                  .code = ExitCode::usage});
   }
   const bool ranking = json_bool(entry, "ranking", false, place);
-  if (ranking && !pairs) refuse_preferences("\"ranking\": true", place);
+  if (ranking && !pairs) refuse_preferences("\"ranking\": true", place, answers);
   if (pairs) require_pairs(ranking, object_of("columns"), place);
+  if (answers == Answers::judged) require_judged(object_of("columns"), place);
   warn_of_keys(entry, place);
   if (const Json* columns = object_of("columns")) {
-    check_keys(*columns, kColumnKeys, "columns", place, pairs);
+    check_keys(*columns, kColumnKeys, "columns", place, answers);
     f.prompt = text(*columns, "prompt", ""), f.query = text(*columns, "query", "");
     f.response = text(*columns, "response", ""), f.history = text(*columns, "history", "");
     f.messages = text(*columns, "messages", ""), f.system = text(*columns, "system", "");
@@ -273,11 +331,13 @@ RowFormat format_of_entry(const Json& entry, const std::string& name, const std:
       if (const std::string column = text(*columns, key, ""); !column.empty()) f.media.push_back(column);
     }
     if (pairs) f.chosen = text(*columns, "chosen", ""), f.rejected = text(*columns, "rejected", "");
+    if (answers == Answers::judged) f.judgement = text(*columns, "kto_tag", "");
     // A prompt without an answer is plain text: {"columns": {"prompt": "text"}}.
-    if (f.kind == RowFormat::Kind::alpaca && f.response.empty() && !pairs) f.kind = RowFormat::Kind::text;
+    const bool single = answers == Answers::single;
+    if (f.kind == RowFormat::Kind::alpaca && f.response.empty() && single) f.kind = RowFormat::Kind::text;
   }
   if (const Json* tags = object_of("tags")) {
-    check_keys(*tags, kTagKeys, "tags", place, pairs);
+    check_keys(*tags, kTagKeys, "tags", place, answers);
     // As in LLaMA-Factory: if "tags" is given, roles that it does not list do not exist.
     f.role_tag = text(*tags, "role_tag", f.role_tag),
     f.content_tag = text(*tags, "content_tag", f.content_tag);

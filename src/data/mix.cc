@@ -145,6 +145,7 @@ Recipe RowMix::recipe() const {
                 f.any_role};
     // Recipes of rows without pairs have no entries for pairs, so cached tokens remain valid.
     if (!f.chosen.empty() || !f.rejected.empty()) format.insert(format.end(), {f.chosen, f.rejected});
+    if (f.is_judged()) format.push_back("judgement " + f.judgement);
     out.emplace_back(name + ": columns", format.dump());
     for (std::size_t i = 0; i < source.files.size(); ++i) {
       const std::string path = std::filesystem::absolute(source.files[i]->path()).lexically_normal().string();

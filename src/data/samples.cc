@@ -7,6 +7,7 @@
 #include "fields.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
+#include "octet/base/strings.h"
 #include "octet/data/dataset.h"
 #include "values.h"
 
@@ -374,6 +375,17 @@ std::optional<bool> thinking_of(const Json& row, const RowFormat& f) {
   return thinks;
 }
 
+// Reads the judgement of the last answer.
+bool judgement_of(const Json& row, const RowFormat& f, const Sample& sample) {
+  const Json* value = value_at(row, f.judgement);
+  if (!value || *value == "")
+    throw Unusable{"no judgement: column '" + f.judgement + "' " +
+                   (value ? "is empty" : absence_of(row, f.judgement))};
+  const Turn& answer = sample.turns.back();
+  if (answer.thought.empty() && trim(answer.content).empty()) throw Unusable{"the judged answer is empty"};
+  return flag_of(*value, f.judgement);
+}
+
 Sample convert(const Json& row, const RowFormat& format, Noted& noted) {
   if (!row.is_object()) throw Unusable{"a row is not a JSON object"};
   for (const std::string& column : format.media) {
@@ -391,6 +403,7 @@ Sample convert(const Json& row, const RowFormat& format, Noted& noted) {
   const bool pair = format.kind == RowFormat::Kind::alpaca || format.kind == RowFormat::Kind::pair;
   Sample sample = pair ? convert_pair(row, format, noted) : convert_messages(row, format, noted);
   add_thought(row, format, sample);
+  if (format.is_judged()) sample.desirable = judgement_of(row, format, sample);
   sample.enable_thinking = thinking_of(row, format);
   return sample;
 }

@@ -67,7 +67,7 @@ text::Conversation conversation_of(const Sample& sample) {
 
 TemplateEncoder::TemplateEncoder(const TemplateEncoderOptions& options)
     : options_(options.options),
-      pairs_(options.pairs),
+      answers_(options.answers),
       text_cut_(options.text_cut),
       most_pieces_(options.most_pieces),
       tokenizer_(text::Tokenizer::from_folder(options.folder)) {
@@ -118,7 +118,8 @@ Recipe TemplateEncoder::recipe() const {
     text("default_system", options_.default_system);
     text("tool_format", options_.tool_format);
   }
-  if (pairs_) flag("pairs of answers", true);
+  if (answers_ == Answers::pairs) flag("pairs of answers", true);
+  if (answers_ == Answers::judged) flag("judged answers", true);
   out.emplace_back("cutoff_len", std::to_string(options_.cutoff_len));
   flag("split_special_tokens", options_.split_special_tokens);
   out.emplace_back("cutting of texts", text_cut_ == TextCut::pieces     ? "pieces"
@@ -229,6 +230,21 @@ EncodedSample TemplateEncoder::encode_pair(const Sample& sample) const {
   return result;
 }
 
+EncodedSample TemplateEncoder::encode_judged(const Sample& sample) const {
+  require_template();
+  text::Example example = template_->encode_answer(tokenizer_, conversation_of(sample), options_);
+  require_written(example.outcome, example.reason);
+  EncodedSample result;
+  result.dropped = example.outcome != text::Example::Outcome::kept;
+  if (result.dropped) result.why = std::move(example.reason);
+  result.truncated = example.truncated;
+  result.cut_answer = example.answer_truncated;
+  if (result.dropped) return result;
+  example.labels.front() = *sample.desirable ? kDesirable : kUndesirable;
+  result.documents.push_back({std::move(example.input_ids), std::move(example.labels)});
+  return result;
+}
+
 EncodedSample TemplateEncoder::encode(const Sample& sample) const {
   watch_unknown(tokenizer_, sample);
   if (sample.plain) return encode_text(sample.text);
@@ -242,6 +258,7 @@ EncodedSample TemplateEncoder::encode(const Sample& sample) const {
                  .code = ExitCode::usage});
   }
   if (sample.rejected) return encode_pair(sample);
+  if (sample.desirable) return encode_judged(sample);
   require_template();
   text::Example example = template_->encode_example(tokenizer_, conversation_of(sample), options_);
   require_written(example.outcome, example.reason);

@@ -283,6 +283,23 @@ void prepare_stream(runtime::Session& session, const config::DataKeys& config, c
   corpus.rows = std::move(rows);
 }
 
+// Warns if all judged answers are desirable, or none is.
+void warn_of_one_kind(const data::Encoded& set) {
+  std::int64_t desirable = 0;
+  for (std::int64_t d = 0; d < set.documents(); ++d)
+    desirable +=
+        set.labels[static_cast<std::size_t>(set.begins[static_cast<std::size_t>(d)])] == data::kUndesirable
+            ? 0
+            : 1;
+  if (desirable > 0 && desirable < set.documents()) return;
+  const bool good = desirable > 0;
+  log::warn(std::string("all judged answers are ") + (good ? "desirable" : "undesirable") +
+                ": stage: kto learns from both kinds" +
+                (good ? "" : ", and undesirable answers alone make the model worse") +
+                "; to do: check the column of judgements, or add rows with " + (good ? "false" : "true"),
+            log::Importance::training);
+}
+
 // Tokenises all rows into memory.
 void prepare_indexed(runtime::Session& session, const config::DataKeys& config, const data::Encoder& encoder,
                      const Mixes& mixes, Corpus& corpus) {
@@ -305,6 +322,7 @@ void prepare_indexed(runtime::Session& session, const config::DataKeys& config, 
     corpus.evaluation = tokens_of(session, config, mixes.evaluation, encoder, "evaluation data");
     job.together([&] { require_documents(corpus.evaluation, "the evaluation data set"); });
   }
+  if (setup::trains_judged(config) && session.prints()) warn_of_one_kind(corpus.training);
   corpus.training_items = lay_out(corpus.training, config, encoder);
   job.together(
       [&] { require_documents(corpus.training, "the training data cut into blocks of cutoff_len"); });
@@ -349,14 +367,33 @@ void report_packing(const data::Encoded& set, const data::Items& items, const co
              with_commas(items.size()) + " sequences, " + std::to_string(fill).substr(0, 5) + " % full");
 }
 
+namespace {
+
+// Returns the sequences of judged answers, and makes the mismatched answers of the set.
+data::Items lay_out_judged(data::Encoded& set, const config::DataKeys& config) {
+  data::Items items = config.packing ? data::pack_best_fit(set, config.cutoff_len) : data::one_each(set);
+  items.judged = true;
+  set.mismatched = std::make_shared<data::Encoded>(
+      data::mismatched(set, {.batch = config.preprocessing_batch_size, .cutoff_len = config.cutoff_len}));
+  return items;
+}
+
+}  // namespace
+
 data::Items lay_out(data::Encoded& set, const config::DataKeys& config, const data::Encoder& encoder) {
   const bool pairs = setup::trains_pairs(config);
+  if (setup::trains_judged(config)) return lay_out_judged(set, config);
+  if (pairs) {
+    data::Items items =
+        config.packing ? data::pack_pairs(set, packed_tokens(config)) : data::one_each_pair(set);
+    items.scored = setup::trains_rewards(config);
+    return items;
+  }
   switch (setup::packing_of(config)) {
     case setup::Packing::none:
-      return pairs ? data::one_each_pair(set) : data::one_each(set);
+      return data::one_each(set);
     case setup::Packing::best_fit:
-      return pairs ? data::pack_pairs(set, packed_tokens(config))
-                   : data::pack_best_fit(set, packed_tokens(config));
+      return data::pack_best_fit(set, packed_tokens(config));
     case setup::Packing::blocks:
       set = data::cut_blocks(set, {.length = config.cutoff_len,
                                    .batch_rows = config.preprocessing_batch_size,

@@ -96,7 +96,7 @@ class IndexedFeed final : public Feed {
 
   Shape shape() const override {
     const data::Items& items = corpus_.training_items;
-    return {.tokens = batch_.micro * items.longest(corpus_.training),
+    return {.tokens = batch_.micro * most_tokens(corpus_.training, items),
             .longest = longest_context(corpus_.training, items),
             .documents = batch_.micro * items.most_documents()};
   }

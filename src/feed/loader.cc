@@ -10,7 +10,8 @@ namespace {
 
 // An empty micro-batch also takes memory.
 std::int64_t counted_tokens(const runtime::HostBatch& batch) {
-  return std::max<std::int64_t>(64, batch.tokens());
+  const std::int64_t more = batch.mismatched ? batch.mismatched->tokens() : 0;
+  return std::max<std::int64_t>(64, batch.tokens() + more);
 }
 
 }  // namespace
@@ -31,10 +32,19 @@ void add_item(runtime::HostBatch& batch, const data::Encoded& set, const data::I
       batch.targets.push_back(set.labels[begin]);
     }
     batch.rows.push_back(set.rows[d]);
-    if (items.pairs && !set.references.empty()) batch.references.push_back(set.references[d]);
-    runtime::add_document(batch, set.ids.span().subspan(begin, count),
-                          set.labels.span().subspan(begin, count),
-                          runtime::mixed(static_cast<std::uint64_t>(set.rows[d]), d));
+    if ((items.pairs || items.judged) && !set.references.empty())
+      batch.references.push_back(set.references[d]);
+    if (items.judged) {
+      ++batch.judged;
+      batch.desirable.push_back(set.labels[begin] == data::kUndesirable ? 0 : 1);
+    }
+    const std::uint64_t name = runtime::mixed(static_cast<std::uint64_t>(set.rows[d]), d);
+    if (items.scored) {
+      runtime::add_scored_document(batch, set.ids.span().subspan(begin, count), name);
+    } else {
+      runtime::add_document(batch, set.ids.span().subspan(begin, count),
+                            set.labels.span().subspan(begin, count), name);
+    }
   }
   if (items.pairs) batch.pairs += (items.begins[i + 1] - items.begins[i]) / 2;
   if (items.shared_context && batch.cu_seqlens.size() > first_document) {
@@ -52,6 +62,8 @@ runtime::HostBatch make_batch(const data::Encoded& set, const data::Items& items
   for (const std::int64_t item : which) {
     if (item >= 0) add_item(batch, set, items, item);
   }
+  if (set.mismatched)
+    batch.mismatched = std::make_shared<const runtime::HostBatch>(make_batch(*set.mismatched, items, which));
   return batch;
 }
 

@@ -96,10 +96,12 @@ void Transformer::Impl::clear_router_sums(Stream& stream) {
 void Transformer::Impl::add_router_losses(const Passing& pass, const MicroBatch& batch, double* loss_sum) {
   const RouterSums& sums = common_.scratch.routers;
   if (pass.tokens == 0) return;
-  // The losses of routers count once for each term of the loss: a label, or a pair.
-  const bool pairs = common_.options.preference.has_value();
-  const std::int32_t* const targets = pairs ? batch.pairs.answers : batch.targets;
-  const std::int64_t terms = pairs ? batch.pairs.count : batch.labels;
+  // The losses of routers count once for each term of the loss: a label, a pair, or a judged answer.
+  const bool pairs = common_.options.preference.has_value(), judged = common_.options.judgement.has_value();
+  const std::int32_t* const targets = pairs    ? batch.pairs.answers
+                                      : judged ? batch.judged.answers
+                                               : batch.targets;
+  const std::int64_t terms = pairs ? batch.pairs.count : judged ? batch.judged.count : batch.labels;
   if (sums.counts != nullptr) {
     const auto layers = std::ranges::count_if(architecture_.blocks, &BlockShape::mixes_experts);
     ops::balance_loss(pass.stream, {.counts = sums.counts,
@@ -361,17 +363,19 @@ void Transformer::Impl::evaluate(ParameterSource& source, Stream& stream, const 
   lose(pass, false, batch, losses);
 }
 
-void Transformer::Impl::score_references(ParameterSource& source, Stream& stream, const MicroBatch& batch) {
-  check(common_.options.preference && batch.pairs.references != nullptr, "references are scored for pairs");
+void Transformer::Impl::score(ParameterSource& source, Stream& stream, const MicroBatch& batch, bool adapters,
+                              double* out) {
+  check((common_.options.preference || common_.options.judgement) && out != nullptr,
+        "log-probabilities are of pairs or of judged answers");
   check_batch(batch);
   Passing pass = forward_pass(source, stream, batch);
-  pass.options.adapters = false;
+  pass.options.adapters = adapters;
   enter(pass, batch.ids, {});
   forward_blocks(pass, top(layers_.head().input(), pass.tokens));
   const Block& last = layers_.block(range_.last - 1);
   const Head& head = layers_.head();
   with_head(pass, false, [&](const Call& of_head, const HeadWeight& weight) {
-    head.score(of_head, last.sum(of_head, top(head.input(), pass.tokens)), weight, batch);
+    head.score(of_head, last.sum(of_head, top(head.input(), pass.tokens)), weight, batch, out);
   });
 }
 

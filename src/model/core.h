@@ -20,7 +20,8 @@ class Transformer::Impl {
   void backward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
                 const ops::ConstMatrix& d_out, const ops::Matrix& d_in);
   void evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch, const LossOutputs& losses);
-  void score_references(ParameterSource& source, Stream& stream, const MicroBatch& batch);
+  /// Writes the log-probabilities of the answers to `out`, with or without adapters.
+  void score(ParameterSource& source, Stream& stream, const MicroBatch& batch, bool adapters, double* out);
   void decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,
               const ops::Matrix& logits, const ops::ConstMatrix& in, const ops::Matrix& out);
   ExpertLoads take_expert_loads(LoadOf of);

@@ -32,6 +32,7 @@ TransformerOptions checked(TransformerOptions options, const Architecture& a) {
              options.last_block <= a.share.last_block(a.layers),
          "blocks of this rank's share", options.first_block);
   check(a.share.whole() || !options.training, "training needs all layers on each rank");
+  check(!options.preference || !options.judgement, "answers are pairs or judged, not both");
   check(!a.share.sums() || options.partial_sums != nullptr, "a share with partial sums needs PartialSums");
   check(!a.share.splits_experts() || (options.token_exchange != nullptr && options.training),
         "a share of the experts needs a TokenExchange, in training");
@@ -71,7 +72,14 @@ void Transformer::evaluate(ParameterSource& source, Stream& stream, const MicroB
 
 void Transformer::score_references(ParameterSource& source, Stream& stream, const MicroBatch& batch) {
   impl_->require_whole();
-  impl_->score_references(source, stream, batch);
+  impl_->score(source, stream, batch, false,
+               options().judgement ? batch.judged.references : batch.pairs.references);
+}
+
+void Transformer::score_answers(ParameterSource& source, Stream& stream, const MicroBatch& batch,
+                                double* out) {
+  impl_->require_whole();
+  impl_->score(source, stream, batch, true, out);
 }
 
 void Transformer::decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,

@@ -19,6 +19,7 @@
 #include "octet/ops/expert_bias.h"
 #include "octet/ops/gated_activation.h"
 #include "octet/ops/gated_norm.h"
+#include "octet/ops/judgement.h"
 #include "octet/ops/layer_norm.h"
 #include "octet/ops/normed_rope.h"
 #include "octet/ops/optimizer.h"
@@ -27,6 +28,7 @@
 #include "octet/ops/quantize.h"
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"
+#include "octet/ops/score_rows.h"
 #include "octet/ops/step_checks.h"
 #include "octet/ops/wire.h"
 
@@ -169,6 +171,8 @@ inline QuantizeArgs matrix_of(const QuantizeEachArgs& a, std::int64_t i) {
   OP(row_entropy, RowEntropyArgs)                            \
   OP(answer_sums, AnswerSumsArgs)                            \
   OP(preference_loss, PreferenceLossArgs)                    \
+  OP(judgement_loss, JudgementLossArgs)                      \
+  OP(score_rows, ScoreRowsArgs)                              \
   OP(dora_scale, DoraScaleArgs)                              \
   OP(scale_columns, ScaleColumnsArgs)                        \
   OP(dot_columns, DotColumnsArgs)                            \

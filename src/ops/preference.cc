@@ -7,8 +7,9 @@
 namespace octet::ops {
 
 void answer_sums(Stream& stream, const AnswerSumsArgs& args) {
-  check(args.pairs >= 0 && (args.pairs == 0 || (args.row_loss && args.answers && args.out)),
+  check(args.count >= 0 && (args.count == 0 || (args.row_loss && args.answers && args.out)),
         "answer_sums: losses of rows, answers and out are needed");
+  check(!args.pairs || args.count % 2 == 0, "answer_sums: a pair has two answers");
   OCTET_DISPATCH(stream, answer_sums, args);
 }
 

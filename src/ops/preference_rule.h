@@ -81,6 +81,10 @@ OCTET_PREFERENCE_RULE PairLoss loss_of_pair(const PreferenceRule& rule, const Pa
       const double slope = -rule.beta * sigmoid_of(-x);
       return {minus_log_sigmoid(x), slope, -slope};
     }
+    case PreferenceKind::bradley_terry: {
+      const double slope = -sigmoid_of(s.rejected - s.chosen);
+      return {minus_log_sigmoid(s.chosen - s.rejected), slope, -slope};
+    }
   }
   return {};
 }

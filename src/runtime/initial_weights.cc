@@ -36,6 +36,8 @@ class BaseWeights {
   void read(const TensorSlice& slice) const;
   /// Reads elements [begin, begin + count) of a tensor in row-major order.
   void read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const;
+  /// Whether neither the checkpoint nor the folder has the tensor.
+  bool lacks(const std::string& name) const;
   /// Returns the weights of the folder. Only a run that begins may call it, not a run from a checkpoint.
   const weights::WeightFolder& folder() const;
 
@@ -49,6 +51,10 @@ class BaseWeights {
 
 BaseWeights::BaseWeights(const std::string& folder, const TrainedParameters& trained) : trained_(trained) {
   if (trained.checkpoint == nullptr || trained.part) folder_.emplace(folder);
+}
+
+bool BaseWeights::lacks(const std::string& name) const {
+  return folder_ && !from_checkpoint(name) && folder_->find(name) == nullptr;
 }
 
 bool BaseWeights::from_checkpoint(const std::string& name) const {
@@ -166,7 +172,14 @@ InitialWeights::~InitialWeights() = default;
 void InitialWeights::read_base(const TensorSlice& slice) const {
   TensorSlice in_model = slice;
   in_model.name = name_in_model(slice.name);
-  weights_->read(in_model);
+  if (in_model.name == source_.new_head && weights_->lacks(in_model.name)) {
+    const model::NamedPart head{.name = in_model.name, .shape = in_model.shape};
+    each_run(in_model, [&](std::int64_t begin, std::int64_t count, void* data) {
+      std::ranges::copy(model::uniform_values(head, source_.seed, begin, count), static_cast<float*>(data));
+    });
+  } else {
+    weights_->read(in_model);
+  }
   each_run(in_model, [&](std::int64_t begin, std::int64_t count, void* data) {
     added_.add_to(in_model.name, begin, count, static_cast<float*>(data));
   });

@@ -201,6 +201,7 @@ void Instance::load_weights(const std::string& folder) {
                                                       .adapter = options_.adapter,
                                                       .tuning = options_.architecture.tuning,
                                                       .seed = options_.store.adamw.seed,
+                                                      .new_head = whole.scores ? whole.head_name : "",
                                                       .held = held_as(options_.store)},
                                          model::build_layout(whole));
   });

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "octet/base/error.h"
@@ -212,7 +213,10 @@ void compare_sources(const text::Tokenizer& tokenizer, const std::string& folder
 }
 
 void require_model_of(const checkpoint::Checkpoint& checkpoint, const std::string& folder) {
-  require_same_model(checkpoint, read_model(folder), nullptr, folder);
+  model::Architecture architecture = read_model(folder);
+  if (trained_reward_model(checkpoint))
+    architecture = model::as_reward_model(std::move(architecture), folder);
+  require_same_model(checkpoint, architecture, nullptr, folder);
 }
 
 void require_fit(const text::Tokenizer& tokenizer, const model::Architecture& architecture,

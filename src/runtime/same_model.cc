@@ -60,6 +60,12 @@ Json model_state(const model::Architecture& architecture, const text::Tokenizer&
   return Json{{"facts", model::facts_of(architecture)}, {"tokenizer", hash_of(tokenizer)}};
 }
 
+bool trained_reward_model(const checkpoint::Checkpoint& checkpoint) {
+  const Json state = checkpoint.state().value("model", Json());
+  const Json facts = state.is_object() ? state.value("facts", Json()) : Json();
+  return facts.is_object() && facts.value("scores", Json()) == Json(true);
+}
+
 void require_same_model(const checkpoint::Checkpoint& checkpoint, const model::Architecture& architecture,
                         const text::Tokenizer* tokenizer, const std::string& folder) {
   const Json state = checkpoint.state().value("model", Json());

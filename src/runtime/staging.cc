@@ -38,6 +38,13 @@ void add_document(HostBatch& batch, std::span<const std::int32_t> ids, std::span
   batch.max_length = std::max(batch.max_length, static_cast<std::int64_t>(ids.size()));
 }
 
+void add_scored_document(HostBatch& batch, std::span<const std::int32_t> ids,
+                         std::optional<std::uint64_t> sample) {
+  add_document(batch, ids, std::vector<std::int32_t>(ids.size(), -100), sample);
+  batch.label_rows.push_back(static_cast<std::int32_t>(batch.ids.size()) - 1);
+  batch.targets.push_back(0);  // not read: a row has one score
+}
+
 namespace {
 
 /// Fills a batch up to a multiple of `unit` tokens by a document without labels. Its tokens change no loss
@@ -88,12 +95,12 @@ Staging::Staging(Arena& arena, const StagingOptions& options)
         arena.reserve_as<std::int32_t>("batch/experts", sets_ * experts_of_set_, MemoryKind::pinned);
   }
   host_losses_ = arena.reserve_as<double>("batch/loss_sum", losses_, MemoryKind::pinned);
-  if (!options.pairs && !options.hits) return;
+  if (!options.pairs && !options.judged && !options.hits) return;
   constexpr std::size_t figures = ops::kPreferenceFigures + 1;
   figures_ = arena.reserve_as<double>("batch/figures", figures);
   host_figures_ = arena.reserve_as<double>("batch/figures", figures, MemoryKind::pinned);
   hits_ = figures_ + ops::kPreferenceFigures;
-  if (!options.pairs) return;
+  if (!options.pairs && !options.judged) return;
   answers_ = arena.reserve_as<std::int32_t>("batch/answers", documents + 1);
   references_ = arena.reserve_as<double>("batch/references", documents);
   answers_of_set_ = aligned<std::int32_t>(documents + 1);
@@ -102,6 +109,14 @@ Staging::Staging(Arena& arena, const StagingOptions& options)
       arena.reserve_as<std::int32_t>("batch/answers", sets_ * answers_of_set_, MemoryKind::pinned);
   host_references_ =
       arena.reserve_as<double>("batch/references", sets_ * references_of_set_, MemoryKind::pinned);
+  if (!options.judged) return;
+  desirable_ = arena.reserve_as<std::int32_t>("batch/answers", documents);
+  host_desirable_ =
+      arena.reserve_as<std::int32_t>("batch/answers", sets_ * answers_of_set_, MemoryKind::pinned);
+  scores_ = arena.reserve_as<double>("batch/scores", documents);
+  host_scores_ = arena.reserve_as<double>("batch/scores", documents, MemoryKind::pinned);
+  point_ = arena.reserve_as<double>("batch/reference point", 1);
+  host_point_ = arena.reserve_as<double>("batch/reference point", 1, MemoryKind::pinned);
 }
 
 void Staging::check_batch(const HostBatch& batch) const {
@@ -151,7 +166,10 @@ model::MicroBatch Staging::send(Stream& stream, const HostBatch& batch, std::siz
   m.label_rows = label_rows_, m.targets = targets_;
   m.names = names_;
   if (!batch.experts.empty()) m.experts = send_experts(stream, batch, host_set);
-  if (options_.pairs) m.pairs = send_pairs(stream, batch, host_set);
+  if (options_.pairs || options_.judged) send_answers(stream, batch, host_set);
+  if (options_.pairs)
+    m.pairs = {.count = batch.pairs, .answers = answers_, .references = references_, .figures = figures_};
+  if (options_.judged) m.judged = send_judged(stream, batch, host_set);
   m.labels = static_cast<std::int64_t>(batch.targets.size());
   m.documents = {.cu_seqlens = cu_seqlens_,
                  .host_cu_seqlens = cu_seqlens_of_[host_set].data(),
@@ -186,9 +204,9 @@ const std::int32_t* Staging::send_experts(Stream& stream, const HostBatch& batch
 }
 
 // A document that fills a batch up is no answer.
-model::Pairs Staging::send_pairs(Stream& stream, const HostBatch& batch, std::size_t host_set) {
-  const auto count = static_cast<std::size_t>(2 * batch.pairs);
-  check(batch.documents() >= 2 * batch.pairs, "a pair has two documents");
+void Staging::send_answers(Stream& stream, const HostBatch& batch, std::size_t host_set) {
+  const auto count = static_cast<std::size_t>(batch.answers());
+  check(batch.documents() >= batch.answers(), "every answer has a document");
   check(batch.references.empty() || batch.references.size() == count, "every answer has a reference");
   std::int32_t* const answers = host_answers_ + host_set * answers_of_set_;
   for (std::size_t a = 0; a <= count; ++a) {
@@ -202,13 +220,36 @@ model::Pairs Staging::send_pairs(Stream& stream, const HostBatch& batch, std::si
     std::ranges::copy(batch.references, references);
     device_.copy_to_device(stream, references_, references, count * sizeof(double));
   }
-  return {.count = batch.pairs, .answers = answers_, .references = references_, .figures = figures_};
 }
 
-void Staging::fetch_references(Stream& stream, std::int64_t pairs) {
-  check(references_ != nullptr, "references are of pairs");
+model::Judged Staging::send_judged(Stream& stream, const HostBatch& batch, std::size_t host_set) {
+  check(static_cast<std::int64_t>(batch.desirable.size()) == batch.judged, "every answer has a judgement");
+  std::int32_t* const desirable = host_desirable_ + host_set * answers_of_set_;
+  std::ranges::copy(batch.desirable, desirable);
+  device_.copy_to_device(stream, desirable_, desirable, batch.desirable.size() * sizeof(std::int32_t));
+  return {.count = batch.judged,
+          .answers = answers_,
+          .desirable = desirable_,
+          .references = references_,
+          .point = point_,
+          .figures = figures_};
+}
+
+void Staging::fetch_references(Stream& stream, std::int64_t answers) {
+  check(references_ != nullptr, "references are of answers");
   device_.copy_to_host(stream, host_references_, references_,
-                       static_cast<std::size_t>(2 * pairs) * sizeof(double));
+                       static_cast<std::size_t>(answers) * sizeof(double));
+}
+
+void Staging::fetch_scores(Stream& stream, std::int64_t answers) {
+  check(scores_ != nullptr, "scores are of judged answers");
+  device_.copy_to_host(stream, host_scores_, scores_, static_cast<std::size_t>(answers) * sizeof(double));
+}
+
+void Staging::set_point(Stream& stream, double point) {
+  check(point_ != nullptr, "judged answers have a reference point");
+  *host_point_ = point;
+  device_.copy_to_device(stream, point_, host_point_, sizeof(double));
 }
 
 void Staging::clear_figures(Stream& stream) {

@@ -195,10 +195,16 @@ std::string whole_module(const AdapterWish& wish, const std::string& word,
   const std::string head = architecture.head_name.substr(0, architecture.head_name.rfind('.'));
   if (named(embedding, word)) return embedding;
   if (named(head, word)) return architecture.tied ? embedding : head;
+  if (word == "score") {
+    refuse(wish, "the head of a reward model has no place in a model that writes text",
+           "stage: rm, or an adapter without 'score'", word,
+           "set stage: rm, score rows with trainer generate --reward, or name another adapter");
+  }
   refuse(wish, "'" + word + "' cannot be trained as a whole together with adapters",
-         architecture.experts.count == 0 ? "embed_tokens, lm_head"
-         : stacks_experts(architecture)  ? "embed_tokens, lm_head, router"
-                                         : "embed_tokens, lm_head, gate",
+         architecture.scores               ? "embed_tokens, score"
+         : architecture.experts.count == 0 ? "embed_tokens, lm_head"
+         : stacks_experts(architecture)    ? "embed_tokens, lm_head, router"
+                                           : "embed_tokens, lm_head, gate",
          word, "leave it out; norms and other weights are trained with finetuning_type: full");
 }
 
@@ -469,7 +475,7 @@ Json adapter_config(const AdapterWish& given, const model::Architecture& archite
       {"alpha_pattern", Json::object()},
       {"revision", nullptr},
       {"target_modules", target_modules(wish, architecture)},
-      {"task_type", "CAUSAL_LM"}};
+      {"task_type", architecture.scores ? "SEQ_CLS" : "CAUSAL_LM"}};
   if (!wish.parameters.empty()) {
     std::set<std::string> parameters(wish.parameters.begin(), wish.parameters.end());
     for (const std::string& target : wish.targets) {

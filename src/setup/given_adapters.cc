@@ -40,6 +40,11 @@ GivenAdapters given_adapters(const config::TuningKeys& config) {
   return given;
 }
 
+bool is_reward_adapter(const std::string& folder) {
+  const AdapterWish wish = read_adapter_folder(folder);
+  return std::ranges::find(wish.whole, "score") != wish.whole.end();
+}
+
 std::vector<runtime::AddedAdapter> added_adapters(const std::vector<std::string>& folders,
                                                   const model::Architecture& base) {
   std::vector<runtime::AddedAdapter> added;
@@ -258,6 +263,8 @@ AdapterWish read_adapter_config(const Json& config, const std::string& where) {
   }
   wish.parameters = words_of(config, "target_parameters", where);
   wish.whole = words_of(config, "modules_to_save", where);
+  // PEFT lists both names of a head of this task. A reward model has a score.
+  if (std::ranges::find(wish.whole, "score") != wish.whole.end()) std::erase(wish.whole, "classifier");
   return wish;
 }
 

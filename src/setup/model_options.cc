@@ -75,13 +75,34 @@ precision::Recipe recipe_of(const config::PrecisionKeys& config) {
   return recipe;
 }
 
+model::Architecture model_of_stage(const config::TemplateKeys& stage, model::Architecture architecture,
+                                   const std::string& where) {
+  if (trains_rewards(stage)) return model::as_reward_model(std::move(architecture), where);
+  require_writes_text(architecture, where);
+  return architecture;
+}
+
+void require_writes_text(const model::Architecture& architecture, const std::string& where) {
+  if (!architecture.scores) return;
+  throw Error({.what = "a reward model gives scores and writes no text",
+               .expected = "a model that writes text",
+               .found = model::reward_class(architecture),
+               .where = where,
+               .fix =
+                   "train it with stage: rm, score rows with trainer generate MODEL --reward --file ROWS, or "
+                   "name another model",
+               .code = ExitCode::usage});
+}
+
 runtime::InstanceOptions instance_options(const config::Config& config,
                                           const model::Architecture& architecture, std::int64_t max_tokens,
                                           std::int64_t max_length, std::int64_t max_documents) {
   runtime::InstanceOptions options;
-  options.architecture = tuned(config, architecture);
+  options.architecture =
+      tuned(config, architecture.layers > 0 ? model_of_stage(config, architecture, config.model_name_or_path)
+                                            : architecture);
   const GivenAdapters given = given_adapters(config);
-  if (architecture.layers > 0) options.added = added_adapters(given.added, architecture);
+  if (architecture.layers > 0) options.added = added_adapters(given.added, options.architecture);
   options.adapter = given.continued.value_or("");
   options.expert_size = config.expert_parallel_size;
   options.carrying = session_wish(config).carrying;
@@ -115,12 +136,14 @@ runtime::InstanceOptions instance_options(const config::Config& config,
   options.transformer.expert_capacity = config.moe_capacity_factor.value_or(0);
   options.transformer.given_experts = config.moe_routing_file.has_value();
   if (trains_pairs(config)) {
-    options.transformer.preference = preference_of(config);
-    options.adapters_off_reference = switches_adapters_off(config, config);
+    options.transformer.preference = preference_of(config, config);
+  } else if (trains_judged(config)) {
+    options.transformer.judgement = judgement_of(config);
   } else {
     options.transformer.token_loss = token_loss_of(config);
     options.transformer.counts_hits = config.compute_accuracy;
   }
+  options.adapters_off_reference = switches_adapters_off(config, config, config);
   options.transformer.embedding_noise = config.neftune_noise_alpha.value_or(0);
   options.transformer.gradient_dtype = options.store.storage.gradients;
   options.transformer.recompute = recompute_of(config.recompute());
@@ -218,6 +241,8 @@ model::Tuning freeze_tuning(const config::TuningKeys& config, const model::Archi
          .fix = "raise freeze_trainable_layers, or name modules in freeze_extra_modules",
          .code = ExitCode::usage});
   }
+  // A reward model begins with a random head.
+  if (architecture.scores) trained.insert(head);
   model::Tuning tuning;
   tuning.only = std::move(trained);
   return tuning;

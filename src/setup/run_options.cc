@@ -74,12 +74,24 @@ bool is_pretraining(const config::TemplateKeys& config) {
 }
 
 bool trains_pairs(const config::TemplateKeys& config) {
-  return config.stage == "dpo";
+  return config.stage == "dpo" || config.stage == "rm";
 }
 
-void require_no_pairs(const config::TemplateKeys& config, const std::string& command) {
-  if (!trains_pairs(config)) return;
-  throw Error({.what = command + " has no pairs of answers",
+bool trains_rewards(const config::TemplateKeys& config) {
+  return config.stage == "rm";
+}
+
+bool trains_judged(const config::TemplateKeys& config) {
+  return config.stage == "kto";
+}
+
+bool trains_preferences(const config::TemplateKeys& config) {
+  return trains_pairs(config) || trains_judged(config);
+}
+
+void require_no_preferences(const config::TemplateKeys& config, const std::string& command) {
+  if (!trains_preferences(config)) return;
+  throw Error({.what = command + " has no preferences",
                .expected = "stage: sft or pt",
                .found = "stage: " + config.stage,
                .where = "configuration key 'stage'",
@@ -87,14 +99,21 @@ void require_no_pairs(const config::TemplateKeys& config, const std::string& com
                .code = ExitCode::usage});
 }
 
-bool precomputes_references(const config::TuningKeys& tuning, const config::PreferenceKeys& config) {
-  if (!preference_of(config).reads_references()) return false;
+bool reads_references(const config::TemplateKeys& stage, const config::PreferenceKeys& config) {
+  if (trains_judged(stage)) return true;
+  return trains_pairs(stage) && preference_of(stage, config).reads_references();
+}
+
+bool precomputes_references(const config::TemplateKeys& stage, const config::TuningKeys& tuning,
+                            const config::PreferenceKeys& config) {
+  if (!reads_references(stage, config)) return false;
   const bool switches = trains_adapters(tuning) && tuning.additional_target.empty() && !config.ref_model;
   return config.precompute_ref_log_probs.value_or(!switches);
 }
 
-bool switches_adapters_off(const config::TuningKeys& tuning, const config::PreferenceKeys& config) {
-  return preference_of(config).reads_references() && !precomputes_references(tuning, config);
+bool switches_adapters_off(const config::TemplateKeys& stage, const config::TuningKeys& tuning,
+                           const config::PreferenceKeys& config) {
+  return reads_references(stage, config) && !precomputes_references(stage, tuning, config);
 }
 
 model::TokenLoss token_loss_of(const config::TokenLossKeys& config) {
@@ -103,8 +122,9 @@ model::TokenLoss token_loss_of(const config::TokenLossKeys& config) {
   return loss;
 }
 
-ops::PreferenceRule preference_of(const config::PreferenceKeys& config) {
+ops::PreferenceRule preference_of(const config::TemplateKeys& stage, const config::PreferenceKeys& config) {
   using enum ops::PreferenceKind;
+  if (trains_rewards(stage)) return {.kind = bradley_terry, .beta = 1};
   const std::string& loss = config.pref_loss;
   return {.kind = loss == "hinge"      ? hinge
                   : loss == "ipo"      ? ipo
@@ -117,6 +137,18 @@ ops::PreferenceRule preference_of(const config::PreferenceKeys& config) {
           .margin = config.simpo_gamma,
           .supervised = config.pref_ftx,
           .beyond = config.ld_alpha.value_or(1.0)};
+}
+
+ops::JudgementRule judgement_of(const config::PreferenceKeys& config) {
+  return {.beta = config.pref_beta,
+          .desirable = config.kto_chosen_weight,
+          .undesirable = config.kto_rejected_weight,
+          .supervised = config.pref_ftx};
+}
+
+data::Answers answers_of(const config::TemplateKeys& config) {
+  if (trains_judged(config)) return data::Answers::judged;
+  return trains_pairs(config) ? data::Answers::pairs : data::Answers::single;
 }
 
 bool is_strict(const config::MachineKeys& config) {
@@ -191,7 +223,7 @@ data::DataOptions data_options(const config::DataKeys& config) {
           .dataset_dir = config.dataset_dir,
           .max_samples = config.max_samples,
           .seed = config.order_seed(),
-          .pairs = trains_pairs(config)};
+          .answers = answers_of(config)};
 }
 
 data::MixOptions mix_options(const config::DataKeys& config) {
@@ -209,7 +241,7 @@ data::TemplateEncoderOptions encoder_options(const config::DataKeys& config, con
   options.folder = model;
   options.template_name = config.template_name;
   options.match_template = !is_pretraining(config);
-  options.pairs = trains_pairs(config);
+  options.answers = answers_of(config);
   // LLaMA-Factory keeps one token of a packed sequence for its padding.
   const bool llamafactory = as_llamafactory(config);
   options.options.cutoff_len = config.cutoff_len - (llamafactory && config.packing ? 1 : 0);

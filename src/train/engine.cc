@@ -1,6 +1,7 @@
 #include "octet/train/engine.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -32,6 +33,7 @@ runtime::StagingOptions staging_options(const runtime::InstanceOptions& options)
           .names = options.architecture.tuning.drops() || options.transformer.embedding_noise > 0,
           .hits = options.transformer.counts_hits,
           .pairs = options.transformer.preference.has_value(),
+          .judged = options.transformer.judgement.has_value(),
           .routed = routed(options)};
 }
 
@@ -114,6 +116,10 @@ runtime::HostBatch largest_batch(const runtime::InstanceOptions& options) {
     runtime::add_document(batch, ids, labels);
   }
   if (pairs) batch.pairs = batch.documents() / 2;
+  if (core.judgement) {
+    batch.judged = batch.documents();
+    for (std::int64_t d = 0; d < batch.judged; ++d) batch.desirable.push_back(d % 2 == 0 ? 1 : 0);
+  }
   return batch;
 }
 
@@ -123,6 +129,7 @@ void Engine::rehearse() {
   if (options().transformer.max_tokens == 0) return;
   const precision::Audit before = audit();
   const std::unique_ptr<model::ParameterSource> source = store().rehearsal();
+  if (options().transformer.judgement) staging_.set_point(compute(), 0);
   train_alone(*source, largest_batch(options()));
   core().take_expert_loads();  // its tokens belong to no step
   audit() = before;
@@ -243,6 +250,54 @@ void Engine::evaluate(const runtime::HostBatch& batch, double* loss_sum, std::in
   const std::span<const double> figures = staging_.host_figures();
   more->figures.resize(figures.size());
   for (std::size_t i = 0; i < figures.size(); ++i) more->figures[i] += figures[i];
+}
+
+double Engine::relative_sum(const runtime::HostBatch& batch) {
+  const model::MicroBatch uploaded = staging_.upload(compute(), batch, 0);
+  core().score_answers(store(), compute(), uploaded, staging_.scores());
+  staging_.fetch_scores(compute(), batch.judged);
+  if (options().adapters_off_reference) {
+    core().score_references(store(), compute(), uploaded);
+    staging_.fetch_references(compute(), batch.judged);
+  }
+  compute().synchronize();
+  const double* const references =
+      options().adapters_off_reference ? staging_.host_references() : batch.references.data();
+  double sum = 0;
+  for (std::int64_t a = 0; a < batch.judged; ++a) sum += staging_.host_scores()[a] - references[a];
+  return sum;
+}
+
+void Engine::set_reference_point(
+    std::int64_t count,
+    const std::function<std::shared_ptr<const runtime::HostBatch>(std::int64_t)>& mismatched) {
+  arena().seal();
+  runtime::HostBatch empty;
+  empty.cu_seqlens.push_back(0);
+  std::vector<double> own;  // for each batch: the sum, and the number of answers
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::shared_ptr<const runtime::HostBatch> batch = mismatched(i);
+    if ((!batch || batch->tokens() == 0) && options().expert_size == 1) {
+      if (options().adapters_off_reference) store().pass_by(compute());
+      store().pass_by(compute());
+      continue;
+    }
+    own.push_back(relative_sum(batch ? *batch : empty));
+    own.push_back(static_cast<double>(batch ? batch->judged : 0));
+  }
+  std::vector<double> sums;
+  double answers = 0;
+  for (const std::string& bytes : job().all_gather_bytes(
+           std::string(reinterpret_cast<const char*>(own.data()), own.size() * sizeof(double)))) {
+    std::vector<double> of_rank(bytes.size() / sizeof(double));
+    std::memcpy(of_rank.data(), bytes.data(), bytes.size());
+    for (std::size_t i = 0; i + 1 < of_rank.size(); i += 2)
+      sums.push_back(of_rank[i]), answers += of_rank[i + 1];
+  }
+  std::ranges::sort(sums);
+  const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
+  reference_point_ = answers > 0 ? std::max(0.0, sum / answers) : 0.0;
+  staging_.set_point(compute(), reference_point_);
 }
 
 std::vector<double> Engine::log_probabilities(const runtime::HostBatch& batch) {

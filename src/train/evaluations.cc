@@ -82,15 +82,19 @@ void Evaluations::evaluate(double epoch) {
   std::vector<double> losses;                         // of each batch of this rank
   std::int64_t terms = 0;
   EvaluationSums sums;
-  for (std::int64_t first = 0; first < items; first += each) {
+  const auto batch_of = [&](std::int64_t number) {
     std::vector<std::int64_t> which;
     for (std::int64_t i = 0; i < micro; ++i) {
-      const std::int64_t item = first + job.rank() * micro + i;
+      const std::int64_t item = number * each + job.rank() * micro + i;
       which.push_back(item < items ? item : -1);
     }
-    parts_.engine->evaluate(feed::make_batch(corpus.evaluation, corpus.evaluation_items, which),
-                            &losses.emplace_back(0.0), &terms, &sums);
-  }
+    return feed::make_batch(corpus.evaluation, corpus.evaluation_items, which);
+  };
+  const std::int64_t rounds = (items + each - 1) / each;
+  if (setup::trains_judged(run_.config))
+    parts_.engine->set_reference_point(rounds, [&](std::int64_t i) { return batch_of(i).mismatched; });
+  for (std::int64_t i = 0; i < rounds; ++i)
+    parts_.engine->evaluate(batch_of(i), &losses.emplace_back(0.0), &terms, &sums);
   const auto batches = static_cast<std::int64_t>(losses.size());
   const auto of_ranks = job.all_gather_bytes(
       std::string(reinterpret_cast<const char*>(losses.data()), losses.size() * sizeof(double)));
@@ -117,7 +121,12 @@ void Evaluations::evaluate(double epoch) {
   }
   if (setup::trains_pairs(run_.config)) {
     sums.figures.resize(ops::kPreferenceFigures);
-    extra = preference_fields(sum_of_ranks(job, sums.figures), setup::preference_of(run_.config));
+    extra =
+        preference_fields(sum_of_ranks(job, sums.figures), setup::preference_of(run_.config, run_.config));
+  }
+  if (setup::trains_judged(run_.config)) {
+    sums.figures.resize(ops::kPreferenceFigures);
+    extra = judgement_fields(sum_of_ranks(job, sums.figures), parts_.engine->reference_point());
   }
   if (!parts_.reporter) return;
   parts_.reporter->evaluation({.step = run_.step,

@@ -43,8 +43,9 @@ config::Strings doubts(const config::Resolved& resolved, const model::Architectu
                                      "ones; to do: lower cutoff_len"));
   }
   if (setup::trains_adapters(c) && architecture.experts.count > 0) {
-    const std::string unread =
-        setup::unread_by_peft(setup::adapter_wish(c), setup::tuned(c, architecture).tuning);
+    const std::string unread = setup::unread_by_peft(
+        setup::adapter_wish(c),
+        setup::tuned(c, setup::model_of_stage(c, architecture, c.model_name_or_path)).tuning);
     if (!unread.empty()) all.push_back(config::placed(resolved, {"lora_target"}, unread));
   }
   const auto checkpoints = checkpoint::list_checkpoints(c.output_dir);

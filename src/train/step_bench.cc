@@ -128,7 +128,7 @@ void Bench::prepare() {
   const auto start = Clock::now();
   runtime::InstanceOptions how;
   job_.together([&] {
-    setup::require_no_pairs(config_, "trainer bench");
+    setup::require_no_preferences(config_, "trainer bench");
     const model::Architecture architecture = model::find_shape(options_.model);
     batch_ = config::resolve_batch(config_, job_.size());
     shape_.rows = batch_.micro, shape_.vocabulary = architecture.vocabulary;

@@ -1,13 +1,27 @@
 #include "step_loop.h"
 
+#include <cstdint>
+#include <vector>
+
 namespace octet::train {
 
 void StepLoop::pass(const NextBatch& next, const model::LogitsHook& logits) {
+  if (engine_.options().transformer.judgement) return pass_judged(next, logits);
   // Read before the step begins: an error can still be reported to all ranks.
   runtime::HostBatch batch = next(true);
   engine_.begin(static_cast<int>(accumulation_));
   micro_batch(batch, logits);
   for (std::int64_t i = 1; i < accumulation_; ++i) micro_batch(next(false), logits);
+}
+
+// The reference point is a mean over all micro-batches of the step.
+void StepLoop::pass_judged(const NextBatch& next, const model::LogitsHook& logits) {
+  std::vector<runtime::HostBatch> batches;
+  for (std::int64_t i = 0; i < accumulation_; ++i) batches.push_back(next(i == 0));
+  engine_.set_reference_point(
+      accumulation_, [&](std::int64_t i) { return batches[static_cast<std::size_t>(i)].mismatched; });
+  engine_.begin(static_cast<int>(accumulation_));
+  for (const runtime::HostBatch& batch : batches) micro_batch(batch, logits);
 }
 
 void StepLoop::micro_batch(const runtime::HostBatch& batch, const model::LogitsHook& logits) {

@@ -36,6 +36,7 @@ class StepLoop {
 
  private:
   void pass(const NextBatch& next, const model::LogitsHook& logits);
+  void pass_judged(const NextBatch& next, const model::LogitsHook& logits);
   void micro_batch(const runtime::HostBatch& batch, const model::LogitsHook& logits);
 
   Engine& engine_;

@@ -344,6 +344,7 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
     if (job.rank() == 0) require_replaceable(options.out);
     model = setup::named_model(options.model);
     architecture = runtime::read_model(model.folder);
+    setup::require_writes_text(architecture, model.folder);
     // If adapters are trained, an adapter named as the model comes first.
     if (setup::trains_adapters(config) && !model.adapters.empty()) {
       const std::string others = config.adapter_name_or_path ? "," + *config.adapter_name_or_path : "";
@@ -360,7 +361,7 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
   Collected result;
   runtime::InstanceOptions how;
   job.together([&] {
-    setup::require_no_pairs(config, "trainer probe");
+    setup::require_no_preferences(config, "trainer probe");
     how = setup::instance_options(config, architecture, tokens, batches.length, documents);
     for (runtime::AddedAdapter& adapter : setup::added_adapters(model.adapters, architecture))
       how.added.push_back(std::move(adapter));

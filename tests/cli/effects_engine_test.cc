@@ -50,7 +50,7 @@ const model::Architecture& architecture() {
   return made;
 }
 
-runtime::HostBatch batch_of(int step, int micro_batch, int rank, bool pairs) {
+runtime::HostBatch batch_of(int step, int micro_batch, int rank, const config::Config& config) {
   runtime::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   for (const int length : {9, 14}) {
@@ -60,7 +60,9 @@ runtime::HostBatch batch_of(int step, int micro_batch, int rank, bool pairs) {
     }
     runtime::add_document(batch, ids, ids);
   }
-  if (pairs) batch.pairs = 1, batch.references = {-45, -73};
+  if (setup::trains_preferences(config)) batch.references = {-45, -73};
+  if (setup::trains_pairs(config)) batch.pairs = 1;
+  if (setup::trains_judged(config)) batch.judged = 2, batch.desirable = {1, 0};
   return batch;
 }
 
@@ -97,17 +99,17 @@ Shown train_steps(const config::Resolved& r, int ranks = 1,
     train::Engine engine(device, job, data, options_of(r.config, model));
     engine.initialise(static_cast<std::uint64_t>(r.config.seed));
     const optim::Schedule schedule(setup::schedule_options(r.config, kSteps));
-    const bool pairs = setup::trains_pairs(r.config);
+    if (setup::trains_judged(r.config)) engine.set_reference_point(0, {});
     std::string numbers;
     for (int step = 0; step < kSteps; ++step) {
       engine.begin(2);
-      for (int m = 0; m < 2; ++m) engine.micro_batch(batch_of(step, m, job.rank(), pairs));
+      for (int m = 0; m < 2; ++m) engine.micro_batch(batch_of(step, m, job.rank(), r.config));
       const store::StepResult result = engine.finish(schedule.learning_rate(step));
       numbers += exactly(result.loss_sum) + exactly(result.grad_norm);
     }
     double loss = 0;
     std::int64_t labels = 0;
-    engine.evaluate(batch_of(99, 0, 0, pairs), &loss, &labels);
+    engine.evaluate(batch_of(99, 0, 0, r.config), &loss, &labels);
     engine.store().synchronize(engine.compute());  // messages to other ranks may still be in flight
     if (job.rank() != 0) return;
     shown.numbers = numbers + exactly(loss);
@@ -367,7 +369,7 @@ std::vector<KeyRow> optimizer_rows() {
 }
 
 std::vector<KeyRow> loss_rows() {
-  const Keys pairs{{"stage", "dpo"}};
+  const Keys pairs{{"stage", "dpo"}}, judged{{"stage", "kto"}};
   return {
       {"label_smoothing_factor", {}, {{"0.1"}, {"0.5"}}, numbers},
       {"use_dft_loss", {}, {{"true"}}, numbers},
@@ -380,6 +382,8 @@ std::vector<KeyRow> loss_rows() {
       {"dpo_label_smoothing", pairs, {{"0.1"}, {"0.4"}}, numbers},
       {"simpo_gamma", with(pairs, {{"pref_loss", "simpo"}}), {{"0"}, {"2"}}, numbers},
       {"ld_alpha", pairs, {{"0"}, {"0.5"}}, numbers},
+      {"kto_chosen_weight", judged, {{"0"}, {"1.5"}}, numbers},
+      {"kto_rejected_weight", judged, {{"0"}, {"1.5"}}, numbers},
   };
 }
 

@@ -22,7 +22,7 @@ constexpr Mended kMended[] = {
       {"octal", "", "BASEseed: 10\n"},
       {"tokens_and_pairs", "", "BASEstage: sft\nuse_dft_loss: true\n"},
       {"two_token_losses", "", "BASEuse_dft_loss: true\n"},
-      {"stage_kto", "", "BASEstage: sft\n"},
+      {"stage_ppo", "", "BASEstage: sft\n"},
       {"stage_unknown", "", "BASEstage: sft\n"},
       {"adapters_of_another_kind", "", "BASEfinetuning_type: lora\n"},
       {"optimizer_sgd", "", "BASEoptim_dtype: bf16\n"},
@@ -232,10 +232,12 @@ constexpr Mended kMended[] = {
 // Rows with a fix that a test cannot apply: it needs another file to fetch, a checkpoint, trained weights,
 // hosts, or a table of columns. Also rows with numbers that wrong_input_test.cc checks.
 constexpr std::string_view kElsewhere[] = {
-    // The rows of the first three would have to be pairs (preferences_test.cc).
+    // The rows of the first four would have to be pairs or judged answers (preferences_test.cc,
+    // judgements_test.cc).
     "smoothing_of_hinge",
     "adapters_off_without_adapters",
     "streamed_pairs",
+    "replayed_judgements",
     "torchtitan",
     "command_predict",
     "command_convert",

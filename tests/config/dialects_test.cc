@@ -105,7 +105,7 @@ TEST(Dialects, AKeyOfAnotherTrainerIsNamedAsItIsHere) {
               "write data.max_length (verl) or cutoff_len in place of it");
   EXPECT_SAYS(refusal("train: {epochs: 2}", {"micro_batch_size=64"}),
               "write train.batch_size (SFT-Play) or per_device_train_batch_size in place of it");
-  EXPECT_SAYS(refusal("rl: dpo"), "remove it (use stage: dpo with pref_loss for preferences");
+  EXPECT_SAYS(refusal("rl: dpo"), "write stage, pref_loss in place of it");
 }
 
 TEST(Dialects, NamesAreOfferedFromTheirOwnTableAndOurs) {

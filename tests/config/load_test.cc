@@ -269,7 +269,7 @@ TEST(Load, KeysOfAdaptersThatContradictAreRefused) {
 
 TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
   for (const char* yaml :
-       {"pissa_init: true", "stage: kto", "finetuning_type: lora\nquantization_bit: 8",
+       {"pissa_init: true", "stage: ppo", "finetuning_type: lora\nquantization_bit: 8",
         "quantization_type: fp4", "quantization_method: hqq", "fp16: true", "use_galore: true",
         "optim: adafactor", "use_asft_loss: true", "save_strategy: best", "do_predict: true",
         "fsdp: full_shard", "rope_scaling: yarn", "fp8_enable_fsdp_float8_all_gather: true",
@@ -309,11 +309,50 @@ TEST(Load, AdaptersAreAskedForByFinetuningType) {
   EXPECT_SAYS(refusal("adapter_name_or_path: a"), "'adapter_name_or_path' is for adapters");
 }
 
+// LLaMA-Factory's examples/train_lora/llama3_lora_kto.yaml.
+TEST(Load, AnExampleOfJudgedAnswersIsReadUnchanged) {
+  const Resolved r = read(
+      "stage: kto\ndo_train: true\nfinetuning_type: lora\nlora_target: all\npref_beta: 0.1\n"
+      "template: llama3\ncutoff_len: 2048\nmax_samples: 1000\noverwrite_cache: true\n"
+      "preprocessing_num_workers: 16\nlogging_steps: 10\nsave_steps: 500\nplot_loss: true\n"
+      "overwrite_output_dir: true\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 8\n"
+      "learning_rate: 5.0e-6\nnum_train_epochs: 3.0\nlr_scheduler_type: cosine\nwarmup_ratio: 0.1\n"
+      "bf16: true\nddp_timeout: 180000000\nval_size: 0.1\nper_device_eval_batch_size: 1\n"
+      "eval_strategy: steps\neval_steps: 500");
+  EXPECT_EQ(r.config.stage, "kto");
+  EXPECT_EQ(r.config.pref_beta, 0.1);
+  // TRL's names of the weights.
+  const Config weighted = read("stage: kto\ndesirable_weight: 1.5\nundesirable_weight: 0.5").config;
+  EXPECT_EQ(weighted.kto_chosen_weight, 1.5);
+  EXPECT_EQ(weighted.kto_rejected_weight, 0.5);
+  EXPECT_SAYS(refusal("stage: kto\ncompute_accuracy: true"), "the loss of judged answers");
+}
+
+// LLaMA-Factory's examples/train_lora/llama3_lora_reward.yaml.
+TEST(Load, AnExampleOfARewardModelIsReadUnchanged) {
+  const Resolved r = read(
+      "trust_remote_code: true\nstage: rm\ndo_train: true\nfinetuning_type: lora\nlora_rank: 8\n"
+      "lora_target: all\ntemplate: llama3\ncutoff_len: 2048\nmax_samples: 1000\noverwrite_cache: true\n"
+      "preprocessing_num_workers: 16\nlogging_steps: 10\nsave_steps: 500\nplot_loss: true\n"
+      "overwrite_output_dir: true\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 8\n"
+      "learning_rate: 1.0e-4\nnum_train_epochs: 3.0\nlr_scheduler_type: cosine\nwarmup_ratio: 0.1\n"
+      "bf16: true\nddp_timeout: 180000000");
+  EXPECT_EQ(r.config.stage, "rm");
+  EXPECT_EQ(r.config.additional_target, Strings{"score"}) << "the head is new";
+  EXPECT_EQ(read("stage: rm\nfinetuning_type: lora\nadditional_target: score").config.additional_target,
+            Strings{"score"});
+  EXPECT_EQ(read("stage: rm").config.additional_target, Strings{}) << "everything is trained";
+  const std::string dropout = "finetuning_type: lora\nlora_dropout: 0.1\nstage: ";
+  EXPECT_EQ(read(dropout + "rm").config.lora_dropout, 0.1);
+  EXPECT_EQ(read(dropout + "kto").config.lora_dropout, 0.0);
+  EXPECT_TRUE(notes(read("stage: rm\npref_beta: 0.5"), "read only with stage: dpo or kto"));
+}
+
 // A value that the command line replaces is not refused.
 TEST(Load, ARefusedValueThatIsReplacedIsNotRefused) {
   const std::pair<std::string, std::string> cases[] = {
       {"finetuning_type: oft", "finetuning_type=full"},
-      {"stage: kto", "stage=sft"},
+      {"stage: ppo", "stage=sft"},
       {"fp16: true", "fp16=false"},
       {"fp16: true", "fp16=null"},
       {"use_galore: true", "use_galore=false"},

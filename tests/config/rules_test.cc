@@ -157,7 +157,7 @@ TEST(Refusals, OfOtherTrainersKeysSayWhatToDo) {
       {axolotl, "early_stopping_patience: 3"},
       {axolotl, "batch_size: 8"},
       {axolotl, "load_in_8bit: true"},
-      {axolotl, "rl: dpo"},
+      {axolotl, "trl: {beta: 0.1}"},
       {axolotl, "float32: true"},
       {axolotl, "tokens: [a]"},
       {axolotl, "model_config: {a: 1}"},

@@ -63,7 +63,7 @@ const Row kRows[] = {
 RowFormat format_of(const Row& row) {
   const Json json = Json::parse(row.row);
   if (*row.entry == '\0') return detect_pairs(json, "row");
-  return format_of_entry(Json::parse(row.entry), "set", "dataset_info.json", true);
+  return format_of_entry(Json::parse(row.entry), "set", "dataset_info.json", Answers::pairs);
 }
 
 TEST(Pairs, OfOtherProgramsAreReadAlike) {
@@ -117,9 +117,9 @@ TEST(Pairs, WithMessagesAsAnswersDoNotLoseAPartOfTheQuestion) {
 TEST(Pairs, NeedDataOfTheirStage) {
   const Json plain = Json::parse(R"({"columns": {"prompt": "q", "response": "a"}})");
   const Json ranking = Json::parse(kRows[7].entry);
-  EXPECT_THROW(format_of_entry(plain, "set", "info", true), Error);
-  EXPECT_THROW(format_of_entry(ranking, "set", "info", false), Error);
-  EXPECT_THROW(format_of_entry(Json::parse(R"({"ranking": true})"), "set", "info", true), Error);
+  EXPECT_THROW(format_of_entry(plain, "set", "info", Answers::pairs), Error);
+  EXPECT_THROW(format_of_entry(ranking, "set", "info", Answers::single), Error);
+  EXPECT_THROW(format_of_entry(Json::parse(R"({"ranking": true})"), "set", "info", Answers::pairs), Error);
   EXPECT_THROW(detect_pairs(Json::parse(R"({"prompt": "q", "response": "a"})"), "row"), Error);
   EXPECT_THROW(detect_pairs(Json::parse(R"({"chosen": "q", "rejected": "a"})"), "row"), Error);
 }

@@ -64,9 +64,9 @@ TEST(Recipe, OfAnEncoderTellsEveryOption) {
       text::TemplateOptions();
   EXPECT_TRUE(cutoff > 0 && !history && !prompt && enable && !preserve && !system && !tools && !split &&
               date.empty());
-  const auto& [folder, name, match, options, pairs, cut, pieces, bos] = TemplateEncoderOptions();
-  EXPECT_TRUE(folder.empty() && !name && !match && options.cutoff_len == cutoff && !pairs &&
-              cut == TextCut::pieces && pieces == 0 && !bos);
+  const auto& [folder, name, match, options, answers, cut, pieces, bos] = TemplateEncoderOptions();
+  EXPECT_TRUE(folder.empty() && !name && !match && options.cutoff_len == cutoff &&
+              answers == Answers::single && cut == TextCut::pieces && pieces == 0 && !bos);
   struct Change {
     Setting set;
     Names names;
@@ -88,7 +88,8 @@ TEST(Recipe, OfAnEncoderTellsEveryOption) {
       {[](O& o) { o.text_cut = TextCut::truncate; }, {"cutting of texts"}},
       {[](O& o) { o.text_cut = TextCut::whole; }, {"cutting of texts"}},
       {[](O& o) { o.most_pieces = 3; }, {"pieces of a text, at most"}},
-      {[](O& o) { o.pairs = true; }, {"pairs of answers"}},
+      {[](O& o) { o.answers = Answers::pairs; }, {"pairs of answers"}},
+      {[](O& o) { o.answers = Answers::judged; }, {"judged answers"}},
       {[](O& o) { o.template_name = "qwen"; }, {"template", "template's words"}}};
   std::set<Recipe> seen;
   for (std::size_t i = 0; i < changes.size(); ++i) {
@@ -212,22 +213,23 @@ TEST_F(MixRecipe, TellsOfEverySetWhatItIs) {
 
 // As above: a new column or tag must be added here.
 TEST_F(MixRecipe, TellsHowRowsAreRead) {
-  const auto& [kind, prompt, query, response, history, messages, system, tools, chosen, rejected, role,
-               content, user, assistant, observation, function, system_tag, media, any_role, any_order] =
-      RowFormat();
+  const auto& [kind, prompt, query, response, history, messages, system, tools, chosen, rejected, judgement,
+               role, content, user, assistant, observation, function, system_tag, media, any_role,
+               any_order] = RowFormat();
   EXPECT_TRUE(kind == RowFormat::Kind::alpaca && media.empty() && !any_role && !any_order);
   for (const std::string* column : {&prompt, &query, &response, &messages, &role, &content, &user, &assistant,
                                     &observation, &function, &system_tag}) {
     EXPECT_FALSE(column->empty());
   }
-  EXPECT_TRUE(history.empty() && system.empty() && tools.empty() && chosen.empty() && rejected.empty());
+  EXPECT_TRUE(history.empty() && system.empty() && tools.empty() && chosen.empty() && rejected.empty() &&
+              judgement.empty());
   const std::vector<std::string RowFormat::*> texts{
-      &RowFormat::prompt,         &RowFormat::query,        &RowFormat::response,
-      &RowFormat::history,        &RowFormat::messages,     &RowFormat::system,
-      &RowFormat::tools,          &RowFormat::chosen,       &RowFormat::rejected,
-      &RowFormat::role_tag,       &RowFormat::content_tag,  &RowFormat::user_tag,
-      &RowFormat::assistant_tag,  &RowFormat::function_tag, &RowFormat::system_tag,
-      &RowFormat::observation_tag};
+      &RowFormat::prompt,          &RowFormat::query,        &RowFormat::response,
+      &RowFormat::history,         &RowFormat::messages,     &RowFormat::system,
+      &RowFormat::tools,           &RowFormat::chosen,       &RowFormat::rejected,
+      &RowFormat::role_tag,        &RowFormat::content_tag,  &RowFormat::user_tag,
+      &RowFormat::assistant_tag,   &RowFormat::function_tag, &RowFormat::system_tag,
+      &RowFormat::observation_tag, &RowFormat::judgement};
   std::set<Recipe> seen;
   const auto recipe_of = [&](const std::function<void(RowFormat&)>& change) {
     auto sources = sources_;

@@ -28,8 +28,8 @@ HostBatch answers() {
 
 /// A core with the golden model, and pairs of the golden answers.
 struct Pairs {
-  explicit Pairs(const RunOptions& options)
-      : host(answers()), machine(golden_architecture("llama"), host, options) {
+  explicit Pairs(const RunOptions& options, const HostBatch& batch_of_answers = answers())
+      : host(batch_of_answers), machine(golden_architecture("llama"), host, options) {
     machine.source.load(golden_folder("llama"));
     batch = machine.upload_batch(host);
     std::vector<std::int32_t> begins;
@@ -131,6 +131,65 @@ TEST(Losses, OfPairsAreThoseOfPyTorch) {
       EXPECT_NEAR(run.evaluate(), result.loss_sum, 1e-9) << name;
     }
   }
+}
+
+ops::JudgementRule judgement_of(const Json& options) {
+  return {.beta = options["beta"].get<double>(),
+          .desirable = options.value("desirable", 1.0),
+          .undesirable = options.value("undesirable", 1.0),
+          .supervised = options.value("supervised", 0.0)};
+}
+
+/// Sets the judged answers of a batch.
+void judge(Pairs& run, double point) {
+  run.batch.judged = {
+      .count = 2 * run.batch.pairs.count,
+      .answers = run.batch.pairs.answers,
+      .desirable = run.machine.upload(golden()["judged"]["desirable"].get<std::vector<std::int32_t>>()),
+      .references = run.batch.pairs.references,
+      .point = run.machine.upload(std::vector<double>{point}),
+      .figures = run.batch.pairs.figures};
+  run.batch.pairs = {};
+}
+
+TEST(Losses, OfJudgedAnswersAreThoseOfPyTorch) {
+  for (const auto& [name, wanted] : golden()["judged"]["cases"].items()) {
+    for (const std::size_t bytes : kChunks) {
+      Pairs run({.logits_bytes = bytes, .judgement = judgement_of(wanted["options"])});
+      judge(run, golden()["judged"]["point"].get<double>());
+      const RunResult result = run.train();
+      expect_case(result, wanted, name);
+      EXPECT_NEAR(run.evaluate(), result.loss_sum, 1e-9) << name;
+    }
+  }
+}
+
+// Each question has the answer of the document before it.
+TEST(Losses, TheReferencePointOfMismatchedAnswersIsThatOfPyTorch) {
+  const Json& documents = golden()["documents"];
+  HostBatch host;
+  for (std::size_t d = 0; d < documents.size(); ++d) {
+    const std::size_t before = (d + documents.size() - 1) % documents.size();
+    const auto own = documents[d].get<std::vector<std::int32_t>>();
+    const auto other = documents[before].get<std::vector<std::int32_t>>();
+    std::vector<std::int32_t> ids(own.begin(), own.begin() + golden()["questions"][d].get<int>());
+    const std::size_t question = ids.size();
+    ids.insert(ids.end(), other.begin() + golden()["questions"][before].get<int>(), other.end());
+    std::vector<std::int32_t> labels = ids;
+    std::fill_n(labels.begin(), question, -100);
+    host.add_document(ids, labels);
+  }
+  host.drop_unlabelled_rows();
+  Pairs run({.judgement = ops::JudgementRule{}}, host);
+  judge(run, 0);
+  double* const scores = run.machine.arena.reserve_as<double>("scores", documents.size());
+  run.machine.core.score_answers(run.machine.source, *run.machine.stream, run.batch, scores);
+  const std::vector<double> of_answers = run.fetched(scores, documents.size());
+  double sum = 0;
+  for (std::size_t d = 0; d < documents.size(); ++d)
+    sum += of_answers[d] - golden()["judged"]["mismatched_references"][d].get<double>();
+  const double wanted = golden()["judged"]["point"].get<double>();
+  EXPECT_NEAR(sum / static_cast<double>(documents.size()), wanted, 1e-5 * wanted);
 }
 
 TEST(Losses, OfPairsHaveTheSameBitsInChunksAndWithRecomputation) {

@@ -347,6 +347,7 @@ struct RunOptions {
   double router_z_loss = 0, expert_capacity = 0;
   TokenLoss token_loss = {};
   std::optional<ops::PreferenceRule> preference = {};
+  std::optional<ops::JudgementRule> judgement = {};
   bool counts_hits = false;
   double embedding_noise = 0;
 };
@@ -376,6 +377,7 @@ class Machine {
               .logits_bytes = options.logits_bytes,
               .token_loss = options.token_loss,
               .preference = options.preference,
+              .judgement = options.judgement,
               .counts_hits = options.counts_hits,
               .embedding_noise = options.embedding_noise},
              &audit),

@@ -37,7 +37,7 @@ Result run(const PreferenceRule& rule, const Pairs& pairs) {
   CpuStream stream;
   answer_sums(stream, {.row_loss = pairs.losses.data(),
                        .answers = pairs.begins.data(),
-                       .pairs = pairs.count(),
+                       .count = 2 * pairs.count(),
                        .beyond = rule.beyond,
                        .out = result.sums.data()});
   preference_loss(stream, {.rule = rule,
@@ -73,6 +73,8 @@ double formula(const PreferenceRule& rule, double c, double r, double of_c, doub
     }
     case PreferenceKind::simpo:
       return -std::log(sigmoid(rule.beta * (c - r) - rule.margin));
+    case PreferenceKind::bradley_terry:
+      return -std::log(sigmoid(c - r));
     case PreferenceKind::kto_pair:
       break;
   }
@@ -87,6 +89,7 @@ const std::vector<PreferenceRule>& rules() {
       {.kind = PreferenceKind::ipo, .beta = 0.4},
       {.kind = PreferenceKind::orpo, .beta = 0.2},
       {.kind = PreferenceKind::simpo, .beta = 2, .margin = 0.5},
+      {.kind = PreferenceKind::bradley_terry, .beta = 1},
       {.supervised = 0.7},
       {.kind = PreferenceKind::ipo, .beta = 0.4, .supervised = 0.7},
       {.beyond = 0.25},

@@ -50,6 +50,7 @@ struct GenerateOptions {
 
   std::string file, out;
   bool overwrite = false, exact_match = false, rouge_l = false, score = false;
+  bool reward = false;       ///< the model is a reward model, which scores the rows of `file`
   std::int64_t best = 0;     ///< most probable tokens in each score
   bool hdf5 = false;         ///< `out` is the HDF5 file of scores (output_files.h)
   std::string save_routing;  ///< file of the experts of answers (feed/routing_file.h); "": none

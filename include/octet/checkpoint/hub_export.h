@@ -30,6 +30,9 @@ struct ExportOptions {
   /// Whether the head is tied to the embedding. Without a value, the source's config.json decides. If the two
   /// differ, the export's config.json is corrected.
   std::optional<bool> tied = {};
+  /// The class of a reward model, which the export's config.json gets, with one label. "": the source's
+  /// class.
+  std::string reward_class = {};
   /// Beginnings of names of tensors that belong to the trained model. Other tensors of the source (a vision
   /// tower, a projector) are copied byte for byte, unless they are quantised. Empty: all tensors belong.
   std::vector<std::string> model_tensors = {};

@@ -67,7 +67,7 @@ struct TokenLossKeys {
   bool compute_accuracy = false;
 };
 
-/// Preferences between two answers: stage: dpo.
+/// Preferences: stage: dpo, kto and rm.
 struct PreferenceKeys {
   std::string pref_loss = "sigmoid";
   double pref_beta = 0.1;
@@ -75,6 +75,8 @@ struct PreferenceKeys {
   double dpo_label_smoothing = 0;
   double simpo_gamma = 0.5;
   std::optional<double> ld_alpha;
+  double kto_chosen_weight = 1.0;
+  double kto_rejected_weight = 1.0;
   std::optional<std::string> ref_model;
   std::optional<bool> precompute_ref_log_probs;
 };

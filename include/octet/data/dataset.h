@@ -32,7 +32,8 @@ struct Sample {
   std::string text;                          ///< plain text, when turns is empty
   bool plain = false;                        ///< the row is plain text
   std::optional<bool> enable_thinking = {};  ///< a value of the row overrides the configuration
-  std::optional<Turn> rejected = {};  ///< of a pair: the rejected answer; the last turn is the chosen one
+  std::optional<Turn> rejected = {};   ///< of a pair: the rejected answer; the last turn is the chosen one
+  std::optional<bool> desirable = {};  ///< the judgement of the last answer
 };
 
 /// Contents of rows that are not read, such as unknown fields, with the number of rows that have them.
@@ -46,6 +47,8 @@ struct RowFormat {
   std::string messages = "conversations", system, tools;
   /// Columns of a chosen and a rejected answer; "" = rows have no pairs of answers.
   std::string chosen, rejected;
+  /// Column of judgements: true for a desirable answer; "" = answers are not judged.
+  std::string judgement;
   // Tags of sharegpt messages.
   std::string role_tag = "from", content_tag = "value", user_tag = "human", assistant_tag = "gpt";
   std::string observation_tag = "observation", function_tag = "function_call", system_tag = "system";
@@ -53,6 +56,7 @@ struct RowFormat {
   bool any_role = false;           ///< reads the roles of all known formats, not only the tags above
   bool any_order = false;          ///< allows messages in any order; the template may refuse them
   bool has_pairs() const { return !chosen.empty(); }
+  bool is_judged() const { return !judgement.empty(); }
   bool operator==(const RowFormat&) const = default;
 };
 
@@ -98,20 +102,29 @@ RowFormat detect_format(const Json& row, const std::string& where);
 /// answers are conversations that differ in their last message. Throws Error like detect_format().
 RowFormat detect_pairs(const Json& row, const std::string& where);
 
+/// Detects the format of a row with a judged answer, like LLaMA-Factory (kto_tag), TRL and axolotl (label)
+/// write it. The rest of the row is as for detect_format(), or a question with a completion. Throws Error
+/// like detect_format().
+RowFormat detect_judged(const Json& row, const std::string& where);
+
+/// The answers of rows: one answer, a chosen and a rejected answer, or one judged answer.
+enum class Answers { single, pairs, judged };
+
 /// Columns of data sets without a dataset_info.json entry. "": the format is detected from column names.
 struct Columns {
   std::string messages;          ///< conversations
   std::string prompt, response;  ///< or a question and an answer
 };
 
-/// Returns the format of rows with texts in these columns. `row` is one of the rows. `pairs`: rows have pairs
-/// of answers, and `response` is the column of chosen ones.
-RowFormat format_of_columns(const Columns& columns, const Json& row, bool pairs = false);
+/// Returns the format of rows with texts in these columns. `row` is one of the rows. With pairs, `response`
+/// is the column of chosen answers.
+RowFormat format_of_columns(const Columns& columns, const Json& row, Answers answers = Answers::single);
 
 /// Reads an entry of dataset_info.json. If it has `columns`, unlisted columns are absent. Otherwise columns
 /// have their default names. Throws Error unless "ranking" is true for pairs of answers, and false without.
+/// Throws Error unless "columns" name a "kto_tag" for judged answers.
 RowFormat format_of_entry(const Json& entry, const std::string& name, const std::string& where,
-                          bool pairs = false);
+                          Answers answers = Answers::single);
 
 /// One data set: the rows of its files, possibly limited or sampled.
 struct DataSource {
@@ -147,7 +160,7 @@ struct DataOptions {
   std::optional<std::int64_t> max_samples;
   std::uint64_t seed = 42;
   std::string key = "dataset";  ///< configuration key, for messages
-  bool pairs = false;           ///< rows are pairs of answers
+  Answers answers = Answers::single;
 };
 
 /// Resolves names (dataset_info.json), paths, folders and globs. Throws Error for a missing data set (with

@@ -39,16 +39,23 @@ struct EncodingCounts {
   static EncodingCounts from_bytes(std::string_view bytes);
 };
 
+/// The label of the first token of a judged answer's document. This token is never predicted, so its label
+/// says whether the answer is desirable.
+inline constexpr std::int32_t kDesirable = -100, kUndesirable = -101;
+
 /// Concatenated token ids and labels of documents. They may be larger than memory (LongArray).
 struct Encoded {
   LongArray<std::int32_t> ids;
-  LongArray<std::int32_t> labels;     ///< -100 = not trained; not shifted
+  LongArray<std::int32_t> labels;     ///< below 0 = not trained; not shifted
   LongArray<std::int64_t> begins{0};  ///< document d owns [begins[d], begins[d + 1])
   LongArray<std::int64_t> rows;       ///< [documents] the row of the data set of each document
   EncodingCounts counts;
   /// [documents] log-probabilities of answers for the reference of preferences; empty: not known. Not copied
   /// with documents.
   std::vector<double> references;
+  /// With judged answers: document d has the question of document d and the answer of another document
+  /// (mismatched()). Null: not made. Not copied with documents.
+  std::shared_ptr<Encoded> mismatched;
 
   std::int64_t documents() const { return static_cast<std::int64_t>(begins.size()) - 1; }
   std::int64_t length(std::int64_t d) const {
@@ -92,6 +99,8 @@ struct Items {
   bool shared_context = false;
   /// Documents of an item are pairs: chosen answer, rejected answer, …
   bool pairs = false;
+  bool judged = false;  ///< documents are judged answers
+  bool scored = false;  ///< the last token of each document gives a score, and no token has a label
   std::int64_t size() const { return static_cast<std::int64_t>(begins.size()) - 1; }
   /// Returns the tokens of an item, and of the longest item.
   std::int64_t tokens(const Encoded& set, std::int64_t item) const;
@@ -112,6 +121,16 @@ Items pack_best_fit(const Encoded& set, std::int64_t capacity);
 
 /// Like pack_best_fit(), for a set of pairs: both answers of a pair are in one item.
 Items pack_pairs(const Encoded& set, std::int64_t capacity);
+
+struct MismatchOptions {
+  std::int64_t batch = 1000;    ///< documents that exchange their answers (preprocessing_batch_size)
+  std::int64_t cutoff_len = 0;  ///< tokens of a document
+};
+
+/// Returns the documents of judged answers with exchanged answers, as in LLaMA-Factory: each question gets
+/// the answer of the document before it, and the first question of a batch gets the answer of the last.
+/// Question and answer are cut in proportion to cutoff_len.
+Encoded mismatched(const Encoded& set, const MismatchOptions& options);
 
 // LLaMA-Factory's packing, for runs that must reproduce its sequences. The default packing is pack_best_fit
 // (encoded.h). It uses the whole set, so it fills sequences better, and it never lets documents attend to

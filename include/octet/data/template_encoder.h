@@ -24,7 +24,7 @@ struct TemplateEncoderOptions {
   std::optional<std::string> template_name;
   bool match_template = false;  ///< without a name: use the template that matches the folder's chat template
   text::TemplateOptions options;
-  bool pairs = false;  ///< samples are pairs of answers
+  Answers answers = Answers::single;  ///< of samples
   TextCut text_cut = TextCut::pieces;
   std::int64_t most_pieces = 0;  ///< largest number of pieces of cutoff_len tokens per text; 0: no limit
   std::optional<bool> add_bos;   ///< plain text begins with bos; nullopt: from tokenizer_config.json
@@ -58,13 +58,14 @@ class TemplateEncoder final : public Encoder {
  private:
   EncodedSample encode_text(const std::string& text) const;
   EncodedSample encode_pair(const Sample& sample) const;
+  EncodedSample encode_judged(const Sample& sample) const;
   void require_template() const;
   /// Throws Error if a template of the user cannot write a row.
   void require_written(text::Example::Outcome outcome, const std::string& reason) const;
   std::vector<text::TokenId> text_ids(const std::string& begin, const std::string& text) const;
 
   text::TemplateOptions options_;
-  bool pairs_;
+  Answers answers_;
   TextCut text_cut_;
   std::int64_t most_pieces_;
   text::Tokenizer tokenizer_;

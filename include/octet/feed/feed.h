@@ -4,6 +4,7 @@
 // from a stream that is tokenised during training. All ranks make the same calls.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -86,7 +87,14 @@ class Feed {
 /// The largest number of tokens that attend to each other: of a document, or of a sequence with shared
 /// context.
 inline std::int64_t longest_context(const data::Encoded& set, const data::Items& items) {
-  return items.shared_context ? items.longest(set) : set.longest();
+  const std::int64_t own = items.shared_context ? items.longest(set) : set.longest();
+  return set.mismatched ? std::max(own, set.mismatched->longest()) : own;
+}
+
+/// The tokens of the longest item, also with mismatched answers.
+inline std::int64_t most_tokens(const data::Encoded& set, const data::Items& items) {
+  const std::int64_t own = items.longest(set);
+  return set.mismatched ? std::max(own, items.longest(*set.mismatched)) : own;
 }
 
 /// The mean over all tokens of the length of their context: a document, or a sequence with shared context. 0

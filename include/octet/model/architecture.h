@@ -143,6 +143,8 @@ struct Architecture {
   bool unprefixed_text = false;
   std::string tensor_prefix = "model.";  ///< of the Hugging Face names of the tensors
   std::string head_name = "lm_head.weight";
+  /// A reward model: the head is one row, "score.weight", and gives a score instead of logits.
+  bool scores = false;
   ModuleNames names;
   std::int64_t vocabulary = 0;
   std::int64_t hidden = 0;
@@ -251,6 +253,13 @@ std::vector<std::string> text_tensors(const Architecture& architecture);
 
 /// Returns the beginnings of names of stored tensors that the model does not read.
 std::vector<std::string> unread_tensors(const Architecture& architecture);
+
+/// Returns the reward model with the blocks of `architecture`. Throws Error (usage) if transformers has no
+/// class for it. `where` names the model.
+Architecture as_reward_model(Architecture architecture, const std::string& where);
+/// Returns the class of a reward model in transformers, or "" if there is none:
+/// "LlamaForSequenceClassification".
+std::string reward_class(const Architecture& architecture);
 
 /// Returns the heads of a rank's share. It has at least one KV head.
 ops::Heads heads_of_share(const Architecture& architecture);

@@ -10,6 +10,7 @@
 #include "octet/model/group_messages.h"
 #include "octet/model/kv_cache.h"
 #include "octet/model/parameter_source.h"
+#include "octet/ops/judgement.h"
 #include "octet/ops/preference.h"
 #include "octet/ops/wire.h"
 #include "octet/precision/audit.h"
@@ -59,6 +60,9 @@ struct TransformerOptions {
   TokenLoss token_loss = {};
   /// The loss of a micro-batch is the loss of its pairs (MicroBatch::pairs) instead.
   std::optional<ops::PreferenceRule> preference = {};
+  /// The loss of a micro-batch is the loss of its judged answers (MicroBatch::judged) instead. Excludes
+  /// `preference`.
+  std::optional<ops::JudgementRule> judgement = {};
   /// evaluate() can count label rows with the target as the most probable token.
   bool counts_hits = false;
   /// Noise on the embeddings in training (ops/embedding_noise.h); 0: none. Needs MicroBatch::names.
@@ -100,6 +104,17 @@ struct Pairs {
   double* figures = nullptr;  ///< [ops::kPreferenceFigures], device: sums over pairs are added
 };
 
+/// Judged answers in a micro-batch, for TransformerOptions::judgement (ops/judgement.h).
+struct Judged {
+  std::int64_t count = 0;
+  /// [count + 1], device: the first label row of each answer, and the number of label rows.
+  const std::int32_t* answers = nullptr;
+  const std::int32_t* desirable = nullptr;  ///< [count], device: 1, or 0 for undesirable answers
+  double* references = nullptr;   ///< [count], device: log-probabilities of the answers for the reference
+  const double* point = nullptr;  ///< device: the reference point z, one number
+  double* figures = nullptr;      ///< [ops::kJudgementFigures], device: sums over answers are added
+};
+
 /// A flat micro-batch: the tokens of its documents are concatenated without padding. All pointers are device
 /// memory, except host_cu_seqlens. Ids are below the vocabulary size, and positions below max_positions.
 struct MicroBatch {
@@ -117,6 +132,7 @@ struct MicroBatch {
   /// router chooses. Not for evaluate().
   const std::int32_t* experts = nullptr;
   Pairs pairs = {};
+  Judged judged = {};
 };
 
 /// Called with the logits of label rows [first_row, first_row + logits.rows) before the loss overwrites them.
@@ -185,10 +201,14 @@ class Transformer {
   /// their target as the most probable token. Requires TransformerOptions::counts_hits unless `hits` is null.
   void evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
                 const LogitsHook& logits = {}, double* hits = nullptr);
-  /// Runs only forward, like evaluate(), with adapters switched off, and writes batch.pairs.references.
-  /// Without a change of weights, and with adapters that add nothing, the values have the bits of the
-  /// log-probabilities that train() computes. May be called between the micro-batches of a step.
+  /// Runs only forward, like evaluate(), with adapters switched off, and writes batch.pairs.references or
+  /// batch.judged.references. Without a change of weights, and with adapters that add nothing, the values
+  /// have the bits of the log-probabilities that train() computes. May be called between the micro-batches of
+  /// a step.
   void score_references(ParameterSource& source, Stream& stream, const MicroBatch& batch);
+  /// Like score_references(), with adapters switched on, and writes the log-probabilities of all answers to
+  /// `out`.
+  void score_answers(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* out);
   /// Appends tokens to the cache and writes the logits of batch.rows, in their order: [row_count, vocabulary
   /// of the share], f32 or compute dtype. With fixed_order, logits in the compute dtype have the bits that
   /// evaluate() passes to its hook. A core without the first block reads hidden states from `in`. A core

@@ -17,7 +17,9 @@ namespace octet::ops {
 /// arXiv:2402.01306). orpo: -c - beta ln s(ln(odds of c / odds of r)), with means over tokens (Hong et al.
 /// 2024, arXiv:2403.07691). simpo: -ln s(beta (c - r) - margin), with means over tokens (Meng et al. 2024,
 /// arXiv:2405.14734).
-enum class PreferenceKind { sigmoid, hinge, ipo, kto_pair, orpo, simpo };
+/// bradley_terry: -ln s(c - r), where c and r are scores of a reward model (Bradley and Terry 1952; Ouyang et
+/// al. 2022, arXiv:2203.02155).
+enum class PreferenceKind { sigmoid, hinge, ipo, kto_pair, orpo, simpo, bradley_terry };
 
 struct PreferenceRule {
   PreferenceKind kind = PreferenceKind::sigmoid;
@@ -34,18 +36,21 @@ struct PreferenceRule {
     return kind == PreferenceKind::ipo || kind == PreferenceKind::orpo || kind == PreferenceKind::simpo;
   }
   constexpr bool reads_references() const {
-    return kind != PreferenceKind::orpo && kind != PreferenceKind::simpo;
+    return kind != PreferenceKind::orpo && kind != PreferenceKind::simpo &&
+           kind != PreferenceKind::bradley_terry;
   }
 };
 
 /// out[a] = -Σ row_loss over the rows of answer a, in double. Rows beyond the length of the shorter answer of
-/// a pair have the factor `beyond`. The order of the sum depends only on the lengths of the pair.
+/// a pair have the factor `beyond`. The order of the sum depends only on the lengths of the pair, or of the
+/// answer.
 struct AnswerSumsArgs {
   const float* row_loss = nullptr;        ///< [rows], device
-  const std::int32_t* answers = nullptr;  ///< [2 * pairs + 1], device: first rows of answers, ascending
-  std::int64_t pairs = 0;
+  const std::int32_t* answers = nullptr;  ///< [count + 1], device: first rows of answers, ascending
+  std::int64_t count = 0;
+  bool pairs = true;  ///< answers are chosen, rejected, chosen, …; count is even
   double beyond = 1;
-  double* out = nullptr;  ///< [2 * pairs]
+  double* out = nullptr;  ///< [count]
 };
 void answer_sums(Stream& stream, const AnswerSumsArgs& args);
 

@@ -42,7 +42,10 @@ struct WeightSource {
   std::vector<AddedAdapter> added;  ///< added to the weights of `folder`, before anything is trained
   std::string adapter;              ///< folder of an adapter to continue from; empty: adapters are new
   model::Tuning tuning = {};        ///< of the trained model
-  std::uint64_t seed = 0;           ///< of new adapters
+  std::uint64_t seed = 0;           ///< of new adapters, and of a new head
+  /// The head of a reward model: if the weights lack it, its values are uniform in ± 1 / sqrt(hidden). "":
+  /// none.
+  std::string new_head = {};
   HeldAs held;  ///< new DoRA magnitudes are norms of the weights as the model computes with them
 };
 

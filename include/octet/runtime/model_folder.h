@@ -18,8 +18,8 @@ model::Architecture read_model(const std::string& folder);
 /// in a format that is not read: they would be left out.
 bool has_weights(const std::string& folder);
 
-/// Throws Error (usage) for a folder without weights, and as has_weights(). `otherwise`: advice in addition to
-/// fetching the weights.
+/// Throws Error (usage) for a folder without weights, and as has_weights(). `otherwise`: advice in addition
+/// to fetching the weights.
 void require_weights(
     const std::string& folder,
     const std::string& otherwise = "set train_from_scratch: true to start from random weights");

@@ -15,6 +15,9 @@ namespace octet::runtime {
 /// computed function, and a hash of the files that determine tokenization.
 Json model_state(const model::Architecture& architecture, const text::Tokenizer& tokenizer);
 
+/// Returns whether the checkpoint is from a run that trained a reward model.
+bool trained_reward_model(const checkpoint::Checkpoint& checkpoint);
+
 /// Throws Error (usage) if `folder` holds another model than the checkpoint's run trained. The Error names
 /// the differences with both values. If `tokenizer` is null, only the model is compared.
 void require_same_model(const checkpoint::Checkpoint& checkpoint, const model::Architecture& architecture,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -26,15 +27,22 @@ struct HostBatch {
   std::int64_t items = 0;          ///< samples
   /// The first 2 * pairs documents are chosen, rejected, chosen, …; see MicroBatch::pairs.
   std::int64_t pairs = 0;
-  /// [2 * pairs] log-probabilities of the answers for the reference; empty: not known.
+  /// The first `judged` documents are judged answers; see MicroBatch::judged. Excludes pairs.
+  std::int64_t judged = 0;
+  std::vector<std::int32_t> desirable;  ///< [judged]: 1, or 0 for undesirable answers
+  /// With judged answers: as many answers to other questions, for the reference point.
+  std::shared_ptr<const HostBatch> mismatched;
+  /// Log-probabilities of the answers of pairs, or of judged answers, for the reference; empty: not known.
   std::vector<double> references;
   std::int64_t max_length = 0;  ///< of a document
   std::int64_t tokens() const { return static_cast<std::int64_t>(ids.size()); }
   std::int64_t documents() const { return static_cast<std::int64_t>(cu_seqlens.size()) - 1; }
   /// Targets that count.
   std::int64_t labels() const;
-  /// The terms of the loss: pairs, or else targets that count.
-  std::int64_t terms() const { return pairs > 0 ? pairs : labels(); }
+  /// Answers of pairs, or judged answers.
+  std::int64_t answers() const { return pairs > 0 ? 2 * pairs : judged; }
+  /// The terms of the loss: pairs, or judged answers, or else targets that count.
+  std::int64_t terms() const { return pairs > 0 ? pairs : judged > 0 ? judged : labels(); }
 };
 
 /// Adds a document to a batch. The last token of a document predicts nothing, and a token is a target only
@@ -42,6 +50,10 @@ struct HostBatch {
 /// has in whatever batch it comes; without one it has its place in this batch.
 void add_document(HostBatch& batch, std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
                   std::optional<std::uint64_t> sample = {});
+
+/// Adds a document with a score: its only label row is its last token.
+void add_scored_document(HostBatch& batch, std::span<const std::int32_t> ids,
+                         std::optional<std::uint64_t> sample = {});
 
 /// One number of two, every bit of it from all of theirs.
 std::uint64_t mixed(std::uint64_t a, std::uint64_t b);
@@ -60,6 +72,7 @@ struct StagingOptions {
   bool names = false;   ///< tokens have names on the device, too
   bool hits = false;    ///< evaluations count hits
   bool pairs = false;   ///< batches have pairs of answers, and figures of them
+  bool judged = false;  ///< batches have judged answers, and figures of them
   /// Experts that batches give for their tokens (HostBatch::experts).
   struct Routed {
     std::int64_t blocks = 0, taken = 0;  ///< blocks with experts, experts per token; 0: none are given
@@ -90,16 +103,26 @@ class Staging {
   /// Enqueue the zeroing of hits and figures of pairs, and their copy to the host.
   void clear_figures(Stream& stream);
   void fetch_figures(Stream& stream);
-  /// Valid after the stream is synchronised: hits, and figures in the order of ops::PreferenceFigure.
+  /// Valid after the stream is synchronised: hits, and figures in the order of ops::PreferenceFigure, or of
+  /// ops::JudgementFigure.
   double host_hits() const { return host_figures_ == nullptr ? 0.0 : host_figures_[ops::kPreferenceFigures]; }
   std::span<const double> host_figures() const {
     return {host_figures_, host_figures_ == nullptr ? 0u : ops::kPreferenceFigures};
   }
 
-  /// Enqueues the copy of the log-probabilities of `pairs` pairs to the host.
-  void fetch_references(Stream& stream, std::int64_t pairs);
-  /// [2 * pairs], valid after the stream is synchronised.
+  /// Enqueues the copy of the log-probabilities of `answers` answers for the reference to the host.
+  void fetch_references(Stream& stream, std::int64_t answers);
+  /// [answers], valid after the stream is synchronised.
   const double* host_references() const { return host_references_; }
+
+  /// Device memory for the log-probabilities of judged answers (Transformer::score_answers).
+  double* scores() const { return scores_; }
+  /// Enqueues their copy to the host.
+  void fetch_scores(Stream& stream, std::int64_t answers);
+  /// [answers], valid after the stream is synchronised.
+  const double* host_scores() const { return host_scores_; }
+  /// Sets the reference point of judged answers for later batches. The stream must not read an earlier value.
+  void set_point(Stream& stream, double point);
 
   /// Device memory [losses()], to which the module adds the losses of batches.
   double* loss_sum() const { return loss_sum_; }
@@ -115,7 +138,9 @@ class Staging {
   model::MicroBatch send(Stream& stream, const HostBatch& batch, std::size_t host_set);
   const std::int32_t* send_experts(Stream& stream, const HostBatch& batch, std::size_t host_set);
   void send_names(Stream& stream, const HostBatch& batch, std::uint64_t* host);
-  model::Pairs send_pairs(Stream& stream, const HostBatch& batch, std::size_t host_set);
+  /// Copies the first label rows of answers, and their references.
+  void send_answers(Stream& stream, const HostBatch& batch, std::size_t host_set);
+  model::Judged send_judged(Stream& stream, const HostBatch& batch, std::size_t host_set);
 
   Device& device_;
   StagingOptions options_;
@@ -133,12 +158,16 @@ class Staging {
                *cu_seqlens_ = nullptr;
   std::uint64_t* names_ = nullptr;   ///< null: not requested
   std::int32_t* experts_ = nullptr;  ///< null: none are given
-  // Null without pairs. Figures also exist if hits are counted.
+  // Null without answers. Figures also exist if hits are counted.
   std::int32_t* answers_ = nullptr;
   double* references_ = nullptr;
   double* figures_ = nullptr;  ///< [ops::kPreferenceFigures + 1]
   double* hits_ = nullptr;     ///< the last of figures_
   double* host_figures_ = nullptr;
+  // Null without judged answers.
+  std::int32_t *desirable_ = nullptr, *host_desirable_ = nullptr;
+  double *scores_ = nullptr, *host_scores_ = nullptr;
+  double *point_ = nullptr, *host_point_ = nullptr;
   std::uint64_t noise_ = 0;
   std::size_t losses_ = 1;
   double* loss_sum_ = nullptr;

@@ -66,6 +66,10 @@ struct GivenAdapters {
 /// the base. With create_new_adapter, all are added. Empty if no adapters are trained.
 GivenAdapters given_adapters(const config::TuningKeys& config);
 
+/// Returns whether the adapter in a folder has the head of a reward model. Throws Error (usage) for an
+/// adapter that cannot be read.
+bool is_reward_adapter(const std::string& folder);
+
 /// Reads the adapters of these folders, to add them to the weights of a base. `base`: its architecture
 /// without adapters. Throws Error (usage) for an adapter of another model.
 std::vector<runtime::AddedAdapter> added_adapters(const std::vector<std::string>& folders,

@@ -18,6 +18,14 @@ namespace octet::setup {
 /// Precision of a run as the configuration asks for it. Throws Error for combinations that make no sense.
 precision::Recipe recipe_of(const config::PrecisionKeys& config);
 
+/// Returns the model that a run trains: with stage: rm, the reward model of `architecture`. Throws Error
+/// (usage) like model::as_reward_model(), and for a reward model with another stage. `where`: its folder.
+model::Architecture model_of_stage(const config::TemplateKeys& stage, model::Architecture architecture,
+                                   const std::string& where);
+
+/// Throws Error (usage) for a reward model.
+void require_writes_text(const model::Architecture& architecture, const std::string& where);
+
 /// Sharding, precision, optimizer and recomputation of a run, for micro-batches of `max_tokens` tokens in
 /// documents of at most `max_length`.
 runtime::InstanceOptions instance_options(const config::Config& config,

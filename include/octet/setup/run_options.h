@@ -43,14 +43,24 @@ CastLog cast_log(const config::PrecisionKeys& config);
 
 /// stage: pt. Texts are trained, not answers.
 bool is_pretraining(const config::TemplateKeys& config);
-/// stage: dpo. Pairs of answers are trained.
+/// stage: dpo and rm. Pairs of answers are trained.
 bool trains_pairs(const config::TemplateKeys& config);
-/// Throws Error (usage) for stage: dpo. `command` runs batches without pairs.
-void require_no_pairs(const config::TemplateKeys& config, const std::string& command);
-/// With stage: dpo: whether log-probabilities of the reference are computed before the first step.
-bool precomputes_references(const config::TuningKeys& tuning, const config::PreferenceKeys& config);
-/// With stage: dpo: whether the reference of pairs is the model with its adapters switched off.
-bool switches_adapters_off(const config::TuningKeys& tuning, const config::PreferenceKeys& config);
+/// stage: rm. A reward model is trained on pairs.
+bool trains_rewards(const config::TemplateKeys& config);
+/// stage: kto. Judged answers are trained.
+bool trains_judged(const config::TemplateKeys& config);
+/// stage: dpo, rm and kto.
+bool trains_preferences(const config::TemplateKeys& config);
+/// Throws Error (usage) for a stage that trains preferences. `command` runs batches without them.
+void require_no_preferences(const config::TemplateKeys& config, const std::string& command);
+/// With preferences: whether the loss reads log-probabilities of a reference.
+bool reads_references(const config::TemplateKeys& stage, const config::PreferenceKeys& config);
+/// Whether log-probabilities of the reference are computed before the first step.
+bool precomputes_references(const config::TemplateKeys& stage, const config::TuningKeys& tuning,
+                            const config::PreferenceKeys& config);
+/// Whether the reference of answers is the model with its adapters switched off.
+bool switches_adapters_off(const config::TemplateKeys& stage, const config::TuningKeys& tuning,
+                           const config::PreferenceKeys& config);
 /// deterministic: strict. The bits do not depend on the number of ranks.
 bool is_strict(const config::MachineKeys& config);
 /// True for recompute: auto. The memory of the device decides the recomputation.
@@ -58,8 +68,12 @@ bool leaves_recompute_open(const config::MemoryKeys& config);
 
 /// Changes to the loss of tokens.
 model::TokenLoss token_loss_of(const config::TokenLossKeys& config);
-/// The loss of pairs (pref_loss and its parameters).
-ops::PreferenceRule preference_of(const config::PreferenceKeys& config);
+/// The loss of pairs (pref_loss and its parameters, or the loss of a reward model).
+ops::PreferenceRule preference_of(const config::TemplateKeys& stage, const config::PreferenceKeys& config);
+/// The loss of judged answers (stage: kto).
+ops::JudgementRule judgement_of(const config::PreferenceKeys& config);
+/// The answers of the rows of the stage.
+data::Answers answers_of(const config::TemplateKeys& config);
 
 /// The formats of masters, gradients and moments (param_dtype, grad_dtype, optim_dtype).
 store::Storage storage_of(const config::PrecisionKeys& config);

@@ -73,6 +73,12 @@ struct Prompt {
   std::vector<TokenId> response_ids;
 };
 
+/// The numbers of tokens of a question and its answer that fit into `left` tokens, as in LLaMA-Factory.
+struct Lengths {
+  std::size_t question, answer;
+};
+Lengths fit(std::size_t question, std::size_t answer, std::size_t left);
+
 /// Two answers to one question. The examples have equal questions, which are not trained.
 struct AnswerPair {
   Example::Outcome outcome = Example::Outcome::kept;
@@ -118,6 +124,10 @@ class ChatTemplate {
   /// cutoff_len, mask_history and train_on_prompt.
   Prompt encode_prompt(const Tokenizer& tokenizer, const Conversation& conversation,
                        const TemplateOptions& options = {}) const;
+  /// Encodes the question and the last answer, which alone is trained. Cuts both in proportion to cutoff_len.
+  /// Dropped if the cut leaves no token of the answer.
+  Example encode_answer(const Tokenizer& tokenizer, const Conversation& conversation,
+                        const TemplateOptions& options = {}) const;
   /// Encodes a pair: the last message is the chosen answer, and `rejected` is the other answer. Cuts the
   /// question and the longer answer to cutoff_len, and the shorter answer like the longer one. Only the two
   /// answers are trained. The pair is dropped if the cut leaves no token of an answer, or equal answers.

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,9 +30,10 @@ struct RankLoss {
 
 /// Sums over evaluated batches of this rank.
 struct EvaluationSums {
-  double hits = 0;                   ///< with TransformerOptions::counts_hits
-  std::int64_t labels = 0;           ///< label tokens
-  std::vector<double> figures = {};  ///< of pairs, in the order of ops::PreferenceFigure
+  double hits = 0;          ///< with TransformerOptions::counts_hits
+  std::int64_t labels = 0;  ///< label tokens
+  /// Figures of pairs (ops::PreferenceFigure), or of judged answers (ops::JudgementFigure).
+  std::vector<double> figures = {};
 };
 
 /// A model in training on this rank: an instance, and the buffers between host and device. On a dry device it
@@ -82,8 +85,18 @@ class Engine {
   /// Returns the loss of this rank's label tokens in the last finished step.
   RankLoss own_loss() const;
 
+  /// Computes the reference point of judged answers for later steps or evaluations (ops/judgement.h): the
+  /// mean over all ranks of the log-probabilities of mismatched answers, relative to the reference, and at
+  /// least 0. `mismatched(i)` returns the i-th of `count` batches of this rank, which may be null or empty.
+  /// Between steps. All ranks pass the same count. The sums of batches are added in ascending order, so the
+  /// result does not depend on the ranks of the batches.
+  void set_reference_point(
+      std::int64_t count,
+      const std::function<std::shared_ptr<const runtime::HostBatch>(std::int64_t)>& mismatched);
+  double reference_point() const { return reference_point_; }
+
   /// Returns the figures of this rank's pairs in the last finished step, in the order of
-  /// ops::PreferenceFigure.
+  /// ops::PreferenceFigure, or of judged answers in the order of ops::JudgementFigure.
   std::span<const double> own_figures() const { return staging_.host_figures(); }
 
   /// Computes the loss without gradients. Adds the sum of losses and the number of its terms (label tokens,
@@ -120,13 +133,16 @@ class Engine {
                   const model::LogitsHook& logits = {});
   /// Runs a micro-batch outside of steps.
   void train_alone(model::ParameterSource& source, const runtime::HostBatch& batch);
+  /// Returns the sum over the answers of a batch of their log-probabilities relative to the reference.
+  double relative_sum(const runtime::HostBatch& batch);
 
   runtime::Instance instance_;
   runtime::Staging staging_;
   std::optional<HostSnapshot> snapshot_;
   std::int64_t terms_ = 0;  ///< of the loss of the current step, on this rank
   int micro_batch_ = 0;     ///< of the current step
-  bool chooses_ = false;    ///< the next step chooses GEMM algorithms
+  double reference_point_ = 0;
+  bool chooses_ = false;  ///< the next step chooses GEMM algorithms
   Watched watched_;
 };
 

@@ -81,6 +81,9 @@ void add_file_options(Options& options, GenerateOptions& o, std::string& shard, 
   options.add_flag("--score", o.score,
                    "write the log-probability of every token of the file's texts, as HDF5 where --out ends "
                    "in .h5 or .hdf5, else as JSON lines; no answers are made");
+  options.add_flag("--reward", o.reward,
+                   "MODEL is a reward model: write the score of the answer of each row of --file, or of its "
+                   "chosen and rejected answers, as JSON lines");
   options.add_flag("--exact-match", o.exact_match,
                    "with --file: print only the share of answers that are exactly the file's");
   options.add_flag("--rouge-l", o.rouge_l,
@@ -196,6 +199,7 @@ void require_consistent(const GenerateOptions& o) {
   needs_file(o.rouge_l, "--rouge-l");
   needs_file(!o.out.empty(), "--out");
   needs_file(o.score, "--score");
+  needs_file(o.reward, "--reward");
   needs_file(!o.prompt_file.empty(), "--prompt-file");
   needs_file(o.extract.has_value(), "--extract");
   needs_file(o.samples > 1, "--n");
@@ -216,6 +220,13 @@ void require_consistent(const GenerateOptions& o) {
   if (o.score && (o.exact_match || o.rouge_l || o.extract || o.samples > 1 || !o.prompt_file.empty()))
     refuse("--score gives no answers",
            "leave out --exact-match, --rouge-l, --extract, --n and --prompt-file");
+  if (o.reward && (o.score || o.exact_match || o.rouge_l || o.extract || o.samples > 1 ||
+                   !o.prompt_file.empty() || !o.save_routing.empty()))
+    refuse("--reward gives no answers",
+           "leave out --score, --exact-match, --rouge-l, --extract, --n, --prompt-file and --save-routing");
+  if (o.reward && (o.fp8 || o.tensor_parallel_size > 1 || o.pipeline_parallel_size > 1))
+    refuse("--reward computes with whole layers in fp32 or bf16",
+           "leave out --dtype fp8, --tensor-parallel-size and --pipeline-parallel-size");
   if (!o.score && answers::named_as_hdf5(o.out))
     refuse("--out names an HDF5 file, but only scores are written as HDF5",
            "give --score, or a name that ends in .jsonl");

@@ -42,6 +42,8 @@ void take_checkpointing(const Node& node, const Location& at, const Target& targ
 void take_template(const Node& node, const Location& at, const Target& target);
 void take_long_rows(const Node& node, const Location& at, const Target& target);
 void take_special_tokens(const Node& node, const Location& at, const Target& target);
+void take_reward_model(const Node& node, const Location& at, const Target& target);
+void take_rl(const Node& node, const Location& at, const Target& target);
 void take_plugins(const Node& node, const Location& at, const Target& target);
 void take_datasets(const Node& node, const Location& at, const Target& target);
 void take_test_datasets(const Node& node, const Location& at, const Target& target);

@@ -43,6 +43,8 @@ class Sets {
                                     "field_messages",
                                     "field_system",
                                     "field_tools",
+                                    "field_chosen",
+                                    "field_rejected",
                                     "message_property_mappings",
                                     "message_field_role",
                                     "message_field_content",
@@ -110,6 +112,8 @@ class Sets {
     only(item, "field", {"text"}, kColumns);
     only(item, "field_system", {"system"}, kColumns);
     only(item, "field_tools", {"tools"}, kColumns);
+    only(item, "field_chosen", {"chosen"}, kColumns);
+    only(item, "field_rejected", {"rejected"}, kColumns);
     only(item, "message_field_role", {"role", "from"}, kColumns);
     only(item, "message_field_content", {"content", "value"}, kColumns);
     only(item, "train_on_eos", {"turn"}, "the end of each answer is trained");

@@ -12,7 +12,7 @@ constexpr const char* kRead = "the architecture and the tokenizer are read from 
 constexpr const char* kNoUpload = "nothing is uploaded";
 constexpr const char* kConfigJson = "change the model's config.json";
 constexpr const char* kSupervised =
-    "use stage: dpo with pref_loss for preferences; other methods are not built";
+    "use rl: dpo, ipo, orpo, simpo or kto for preferences; other methods are not built";
 constexpr const char* kAttention = "attention is always fused";
 constexpr const char* kRecomputed =
     "gradient_checkpointing computes activations again, and none is moved to host memory";
@@ -372,15 +372,15 @@ constexpr Entry kAxolotlKeys[] = {
     {"gradio_max_new_tokens", Action::note, kGenerate},
     {"gradio_temperature", Action::note, kGenerate},
     // Other training methods.
-    {"rl", Action::refuse, kSupervised},
-    {"reward_model", Action::refuse, kSupervised},
+    {"rl", Action::handled, "stage pref_loss", "", take_rl},
+    {"reward_model", Action::handled, "stage", "", take_reward_model},
     {"process_reward_model", Action::refuse, kSupervised},
     {"trainer_cls", Action::refuse, "no foreign code is run; remove it"},
     {"trl", Action::refuse, kSupervised},
     {"vllm", Action::refuse, kSupervised},
     {"ebft", Action::refuse, kSupervised},
     {"center_rewards_coefficient", Action::refuse, kSupervised},
-    {"num_labels", Action::refuse, kSupervised},
+    {"num_labels", Action::refuse, "use one label: a reward model has one score", "1"},
     {"dpo_use_weighting", Action::refuse, kSupervised},
     {"dpo_use_liger_kernel", Action::refuse, kSupervised},
     {"dpo_padding_free", Action::refuse, kSupervised},
@@ -390,11 +390,11 @@ constexpr Entry kAxolotlKeys[] = {
     {"dpo_generate_during_eval", Action::refuse, kSupervised},
     {"dpo_norm_loss", Action::refuse, kSupervised},
     {"rpo_alpha", Action::refuse, kSupervised},
-    {"orpo_alpha", Action::refuse, kSupervised},
+    {"orpo_alpha", Action::map, "pref_beta"},
     {"cpo_alpha", Action::refuse, kSupervised},
-    {"kto_desirable_weight", Action::refuse, kSupervised},
-    {"kto_undesirable_weight", Action::refuse, kSupervised},
-    {"rl_beta", Action::refuse, kSupervised},
+    {"kto_desirable_weight", Action::map, "kto_chosen_weight"},
+    {"kto_undesirable_weight", Action::map, "kto_rejected_weight"},
+    {"rl_beta", Action::map, "pref_beta"},
 };
 
 }  // namespace

@@ -50,6 +50,28 @@ void take_fp16(const Node& node, const Location& at, const Target& target) {
   if (word_of(node) != "auto") target.settings.add("fp16", node, at, target.replace);
 }
 
+void take_reward_model(const Node& node, const Location& at, const Target& target) {
+  if (is_on(node)) target.settings.add("stage", scalar_node("rm"), at, target.replace);
+}
+
+void take_rl(const Node& node, const Location& at, const Target& target) {
+  const std::string word = word_of(node);
+  const auto add = [&](const char* key, const char* value) {
+    target.settings.add(key, scalar_node(value), at, target.replace);
+  };
+  if (node.is_null()) return;
+  if (word == "kto") return add("stage", "kto");
+  constexpr std::array<std::pair<const char*, const char*>, 4> losses{
+      {{"dpo", "sigmoid"}, {"ipo", "ipo"}, {"orpo", "orpo"}, {"simpo", "simpo"}}};
+  for (const auto& [name, loss] : losses) {
+    if (word != name) continue;
+    add("stage", "dpo");
+    if (word != "dpo") add("pref_loss", loss);
+    return;
+  }
+  wrong(node, at, "dpo, ipo, orpo, simpo or kto", "choose one of these, because other methods are not built");
+}
+
 void take_tf32(const Node& node, const Location& at, const Target& target) {
   if (word_of(node) != "auto") target.settings.add("tf32", node, at, target.replace);
 }

@@ -32,6 +32,14 @@ void require_built(const std::string& type, const std::string& where) {
   }
 }
 
+/// Returns the class of reward models of a family, or "".
+std::string reward_class_of(const Family& family) {
+  constexpr std::string_view end = "ForCausalLM";
+  if (!family.reward_class) return "";
+  return std::string(family.class_name.substr(0, family.class_name.size() - end.size())) +
+         "ForSequenceClassification";
+}
+
 const Family& family_of(const Json& config, const std::string& where) {
   const std::string type = json_string(config, "model_type", "", where);
   std::string class_name;
@@ -40,7 +48,8 @@ const Family& family_of(const Json& config, const std::string& where) {
   for (const Family& family : families()) {
     if (type != family.model_type) continue;
     const bool text_class = !family.text_class.empty() && class_name == family.text_class;
-    if (!class_name.empty() && class_name != family.class_name && !text_class) {
+    const bool scores = family.reward_class && class_name == reward_class_of(family);
+    if (!class_name.empty() && class_name != family.class_name && !text_class && !scores) {
       refuse("the architecture of this model is not known", std::string(family.class_name), class_name,
              where + ": architectures", "use a model of this class");
     }
@@ -108,7 +117,7 @@ bool Architecture::operator==(const Architecture& other) const {
                     a.embedding_initializer_range, a.tuning, a.share.tensor_rank, a.share.tensor_size,
                     a.share.stage, a.share.stages, a.share.expert_rank, a.share.expert_size, a.input_norms,
                     a.qk_norm_last, a.delta, a.latent, a.output_gate, a.further_modules, a.further_blocks,
-                    a.rounds_embedding_scale, a.residual_multiplier, a.logits_divisor);
+                    a.scores, a.rounds_embedding_scale, a.residual_multiplier, a.logits_divisor);
   };
   return model_type == other.model_type && scalars(*this) == scalars(other);
 }
@@ -227,6 +236,18 @@ bool names_class(const Json& config, std::string_view class_name) {
   const auto classes = config.find("architectures");
   return !class_name.empty() && classes != config.end() && !classes->empty() &&
          classes->front() == Json(class_name);
+}
+
+/// Throws Error unless the model gives one score. transformers has two labels by default.
+void require_one_score(Reader& reader) {
+  const Json* labels = reader.find("id2label");
+  const std::int64_t count = labels != nullptr && labels->is_object()
+                                 ? static_cast<std::int64_t>(labels->size())
+                                 : reader.size("num_labels", std::int64_t{2}, std::int64_t{1} << 20);
+  if (count == 1) return;
+  refuse("a model that classifies texts is no reward model", "one label: num_labels 1",
+         std::to_string(count) + " labels", reader.where(),
+         "use a reward model, or a model that writes text");
 }
 
 /// Returns the keys of the text model of a config without text_config.
@@ -364,7 +385,29 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   if (const Json* quantised = reader.find("quantization_config")) {
     a.stored = read_stored_weights(*quantised, where, a.experts.biases);
   }
+  if (names_class(config, reward_class_of(family))) {
+    require_one_score(reader);
+    a = as_reward_model(std::move(a), where);
+  }
   refuse_unknown_keys(reader, family);
+  return a;
+}
+
+std::string reward_class(const Architecture& architecture) {
+  const auto family = std::ranges::find(families(), architecture.model_type, &Family::model_type);
+  return family == families().end() || architecture.multimodal ? "" : reward_class_of(*family);
+}
+
+Architecture as_reward_model(Architecture a, const std::string& where) {
+  if (reward_class(a).empty()) {
+    refuse("transformers has no reward models of this family", "a model such as llama, qwen2 or qwen3",
+           a.multimodal ? "a multimodal model" : a.model_type, where, "train another model with stage: rm");
+  }
+  a.scores = true;
+  a.tied = false;
+  a.head_name = "score.weight";
+  a.logit_soft_cap = 0;
+  a.logits_divisor = 1;
   return a;
 }
 

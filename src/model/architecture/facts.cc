@@ -54,6 +54,7 @@ Json facts_of(const Architecture& a) {
              {"blocks", Json::array()}};
   if (a.activation == ops::Activation::clamped) facts["activation_limit"] = a.activation_limit;
   if (a.attention_sinks) facts["attention_sinks"] = true;
+  if (a.scores) facts["scores"] = true;
   if (a.rotary_dim != 0) facts["rotary_dim"] = a.rotary_dim;
   if (a.layer_norm) facts["layer_norm"] = true;
   if (a.norm_bias) facts["norm_bias"] = true;

@@ -29,6 +29,9 @@ enum class WindowRule { none, all, from_layer, all_if_used, periodic, even_below
 struct Family {
   std::string_view model_type;
   std::string_view class_name;  ///< in `architectures`
+  /// Whether transformers has a class of reward models: class_name with SequenceClassification in place of
+  /// CausalLM.
+  bool reward_class = false;
   std::string_view text_class;  ///< class of a checkpoint with only the text model; empty: none
   BiasRule qkv_bias = BiasRule::never;
   BiasRule output_bias = BiasRule::never;

@@ -51,6 +51,7 @@ std::vector<std::string> unread_tensors(const Architecture& a) {
   for (std::int64_t i = a.layers; i < a.layers + a.further_blocks; ++i)
     names.push_back(a.tensor_prefix + "layers." + std::to_string(i) + ".");
   if (a.further_modules) names.emplace_back("mtp.");
+  if (a.scores) names.emplace_back("lm_head.");
   return names;
 }
 

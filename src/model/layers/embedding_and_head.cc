@@ -6,6 +6,7 @@
 #include "layers/linear_operands.h"
 #include "octet/ops/cross_entropy.h"
 #include "octet/ops/embedding.h"
+#include "octet/ops/score_rows.h"
 
 namespace octet::model {
 
@@ -64,12 +65,18 @@ double head_deviation(const Architecture& a) {
 }
 
 Head::Head(GroupBuilder& group, const Architecture& a)
-    : vocabulary_(vocabulary_of_share(a).count),
+    : vocabulary_(a.scores ? 1 : vocabulary_of_share(a).count),
       width_(a.hidden),
+      scores_(a.scores),
       soft_cap_(static_cast<float>(a.logit_soft_cap)),
       factor_(static_cast<float>(1.0 / a.logits_divisor)),
       norm_(group, "norm", a.tensor_prefix + "norm", a.hidden, a) {
   if (a.tied) return;
+  if (a.scores) {
+    weight_ = group.matrix("score", a.hidden, {{a.head_name, 1}},
+                           {.init_std = a.initializer_range, .gradient_by_gemm = true});
+    return;
+  }
   weight_ = group.matrix("lm_head", a.hidden, {{a.head_name, a.vocabulary, kVocabulary}},
                          {.init_std = head_deviation(a), .gradient_by_gemm = true});
 }
@@ -106,13 +113,14 @@ void Head::reserve(Arena& arena, const Common& common) {
   if (chunk_ > 128) chunk_ -= chunk_ % 128;
   chunk_ = std::min(chunk_, labels);
   logits_ = matrix("head/logits", chunk_, vocabulary_);
-  const auto rows = static_cast<std::size_t>(options.preference ? labels : chunk_);
+  const bool answers = options.preference || options.judgement;
+  const auto rows = static_cast<std::size_t>(answers ? labels : chunk_);
   row_loss_ = arena.reserve_as<float>("head/losses", rows);
-  if (options.preference || options.token_loss.entropy_power)
+  if (answers || options.token_loss.entropy_power)
     row_factors_ = arena.reserve_as<float>("head/losses", rows);
   if (options.counts_hits)
     row_hits_ = arena.reserve_as<float>("head/losses", static_cast<std::size_t>(chunk_));
-  if (!options.preference) return;
+  if (!answers) return;
   // Each answer has a label row.
   answer_sums_ = arena.reserve_as<double>("head/losses", rows);
   slopes_ = arena.reserve_as<double>("head/losses", rows);
@@ -235,25 +243,43 @@ void Head::sum_answers(const Call& call, const HeadWeight& weight, const ops::Ma
                        const MicroBatch& batch, const LogitsHook& hook, double beyond, double* sums) const {
   each_chunk(hidden, batch, [&](const Chunk& chunk) {
     show_logits(call, weight, chunk, hook);
+    if (scores_) {
+      return ops::score_rows(
+          call.stream, {.scores = top(logits_, chunk.hidden.rows), .row_loss = row_loss_ + chunk.first});
+    }
     ops::cross_entropy(call.stream, {.logits = top(logits_, chunk.hidden.rows),
                                      .targets = chunk.targets,
                                      .soft_cap = soft_cap_,
                                      .gradient = false,
                                      .row_loss = row_loss_ + chunk.first});
   });
+  const bool pairs = call.common.options.preference.has_value();
   ops::answer_sums(call.stream, {.row_loss = row_loss_,
-                                 .answers = batch.pairs.answers,
-                                 .pairs = batch.pairs.count,
+                                 .answers = pairs ? batch.pairs.answers : batch.judged.answers,
+                                 .count = pairs ? 2 * batch.pairs.count : batch.judged.count,
+                                 .pairs = pairs,
                                  .beyond = beyond,
                                  .out = sums});
 }
 
-void Head::loss_of_pairs(const Call& call, const HeadWeight& weight, const ops::Matrix& hidden,
-                         const MicroBatch& batch, const LossOutputs& losses) const {
-  const ops::PreferenceRule& rule = *call.common.options.preference;
-  const bool training = weight.gradient != nullptr;
-  sum_answers(call, weight, hidden, batch, losses.logits, rule.beyond, answer_sums_);
-  ops::preference_loss(call.stream, {.rule = rule,
+void Head::add_losses(const Call& call, const MicroBatch& batch, const LossOutputs& losses,
+                      bool training) const {
+  const TransformerOptions& options = call.common.options;
+  if (options.judgement) {
+    ops::judgement_loss(call.stream, {.rule = *options.judgement,
+                                      .count = batch.judged.count,
+                                      .answers = batch.judged.answers,
+                                      .desirable = batch.judged.desirable,
+                                      .sums = answer_sums_,
+                                      .references = batch.judged.references,
+                                      .point = batch.judged.point,
+                                      .slopes = slopes_,
+                                      .row_factors = training ? row_factors_ : nullptr,
+                                      .loss_sum = losses.loss_sum,
+                                      .figures = batch.judged.figures});
+    return;
+  }
+  ops::preference_loss(call.stream, {.rule = *options.preference,
                                      .pairs = batch.pairs.count,
                                      .answers = batch.pairs.answers,
                                      .sums = answer_sums_,
@@ -262,15 +288,27 @@ void Head::loss_of_pairs(const Call& call, const HeadWeight& weight, const ops::
                                      .row_factors = training ? row_factors_ : nullptr,
                                      .loss_sum = losses.loss_sum,
                                      .figures = batch.pairs.figures});
+}
+
+void Head::loss_of_answers(const Call& call, const HeadWeight& weight, const ops::Matrix& hidden,
+                           const MicroBatch& batch, const LossOutputs& losses) const {
+  const std::optional<ops::PreferenceRule>& rule = call.common.options.preference;
+  const bool training = weight.gradient != nullptr;
+  sum_answers(call, weight, hidden, batch, losses.logits, rule ? rule->beyond : 1.0, answer_sums_);
+  add_losses(call, batch, losses, training);
   if (!training) return;
   each_chunk(hidden, batch, [&](const Chunk& chunk) {
     // The logits of a single chunk still exist.
     if (batch.labels > chunk_) make_logits(call, weight, chunk);
     const ops::Matrix logits = top(logits_, chunk.hidden.rows);
-    ops::cross_entropy(call.stream, {.logits = logits,
-                                     .targets = chunk.targets,
-                                     .soft_cap = soft_cap_,
-                                     .row_factors = row_factors_ + chunk.first});
+    if (scores_) {
+      ops::score_rows(call.stream, {.scores = logits, .row_factors = row_factors_ + chunk.first});
+    } else {
+      ops::cross_entropy(call.stream, {.logits = logits,
+                                       .targets = chunk.targets,
+                                       .soft_cap = soft_cap_,
+                                       .row_factors = row_factors_ + chunk.first});
+    }
     chunk_gradient(call, weight, chunk, logits);
   });
 }
@@ -278,8 +316,8 @@ void Head::loss_of_pairs(const Call& call, const HeadWeight& weight, const ops::
 void Head::loss(const Call& call, const NormInput& stream, const HeadWeight& weight, const MicroBatch& batch,
                 const LossOutputs& losses, const ops::QuantizeInto& into) const {
   const ops::Matrix hidden = pick(call, stream, batch.label_rows, batch.labels);
-  if (call.common.options.preference) {
-    loss_of_pairs(call, weight, hidden, batch, losses);
+  if (call.common.options.preference || call.common.options.judgement) {
+    loss_of_answers(call, weight, hidden, batch, losses);
   } else {
     each_chunk(hidden, batch, [&](const Chunk& chunk) { chunk_loss(call, weight, chunk, losses); });
   }
@@ -293,10 +331,10 @@ void Head::loss(const Call& call, const NormInput& stream, const HeadWeight& wei
                         .into = into});
 }
 
-void Head::score(const Call& call, const NormInput& stream, const HeadWeight& weight,
-                 const MicroBatch& batch) const {
+void Head::score(const Call& call, const NormInput& stream, const HeadWeight& weight, const MicroBatch& batch,
+                 double* out) const {
   const ops::Matrix hidden = pick(call, stream, batch.label_rows, batch.labels);
-  sum_answers(call, weight, hidden, batch, {}, 1.0, batch.pairs.references);
+  sum_answers(call, weight, hidden, batch, {}, 1.0, out);
 }
 
 void Head::logits(const Call& call, const NormInput& stream, const HeadWeight& weight,

@@ -85,14 +85,14 @@ class Head {
 
   /// Adds the losses of a micro-batch to `losses`. If `call` has gradients, also computes the gradients of
   /// norm and weight, and writes the gradient of the stream to the scratch if it is needed. `into`: formats
-  /// that the reader of that gradient needs. With TransformerOptions::preference, the losses are of pairs.
-  /// The slope of an answer is known only after the log-probabilities of both answers, so logits of several
-  /// chunks are computed twice.
+  /// that the reader of that gradient needs. With TransformerOptions::preference, the losses are of pairs,
+  /// and with `judgement` of judged answers. The slope of an answer is known only after its log-probability,
+  /// so logits of several chunks are computed twice.
   void loss(const Call& call, const NormInput& stream, const HeadWeight& weight, const MicroBatch& batch,
             const LossOutputs& losses, const ops::QuantizeInto& into) const;
-  /// Writes the log-probabilities of answers to batch.pairs.references.
-  void score(const Call& call, const NormInput& stream, const HeadWeight& weight,
-             const MicroBatch& batch) const;
+  /// Writes the log-probabilities of answers to `out`.
+  void score(const Call& call, const NormInput& stream, const HeadWeight& weight, const MicroBatch& batch,
+             double* out) const;
   /// Computes logits [count, vocabulary of the share] of `rows` (device). Caps them if the architecture does.
   void logits(const Call& call, const NormInput& stream, const HeadWeight& weight, const std::int32_t* rows,
               const ops::Matrix& logits) const;
@@ -119,12 +119,15 @@ class Head {
   /// Computes the losses of all label rows, and writes the sums of answers. `beyond`: see AnswerSumsArgs.
   void sum_answers(const Call& call, const HeadWeight& weight, const ops::Matrix& hidden,
                    const MicroBatch& batch, const LogitsHook& hook, double beyond, double* sums) const;
-  void loss_of_pairs(const Call& call, const HeadWeight& weight, const ops::Matrix& hidden,
-                     const MicroBatch& batch, const LossOutputs& losses) const;
+  void loss_of_answers(const Call& call, const HeadWeight& weight, const ops::Matrix& hidden,
+                       const MicroBatch& batch, const LossOutputs& losses) const;
+  /// Adds the losses of pairs or of judged answers, and writes the factors of rows if `training`.
+  void add_losses(const Call& call, const MicroBatch& batch, const LossOutputs& losses, bool training) const;
   void chunk_gradient(const Call& call, const HeadWeight& weight, const Chunk& chunk,
                       const ops::Matrix& d_logits) const;
 
-  std::int64_t vocabulary_, width_;  ///< vocabulary of the rank's share; width of the stream
+  std::int64_t vocabulary_, width_;  ///< vocabulary of the rank's share, or one score; width of the stream
+  bool scores_;                      ///< Architecture::scores: the only logit is a score
   float soft_cap_;
   float factor_;  ///< of the GEMMs: 1 / Architecture::logits_divisor
   std::optional<MatrixHandle> weight_;
@@ -136,11 +139,11 @@ class Head {
   ops::Matrix normed_;             ///< [tokens, hidden]: its output, then its output's gradient
   ops::Matrix hidden_;             ///< [labels, hidden], then its gradient
   ops::Matrix logits_;             ///< [chunk, vocabulary]
-  float* row_loss_ = nullptr;      ///< [chunk]; with pairs [labels]
+  float* row_loss_ = nullptr;      ///< [chunk]; with losses of answers [labels]
   float* row_factors_ = nullptr;   ///< likewise; null: rows have no factors
   float* row_hits_ = nullptr;      ///< [chunk]; null: hits are not counted
-  double* answer_sums_ = nullptr;  ///< [labels] with pairs
-  double* slopes_ = nullptr;       ///< [labels] with pairs
+  double* answer_sums_ = nullptr;  ///< [labels] with losses of answers
+  double* slopes_ = nullptr;       ///< likewise
 };
 
 }  // namespace octet::model

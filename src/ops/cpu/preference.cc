@@ -6,9 +6,9 @@
 namespace octet::ops::cpu {
 
 void answer_sums(const AnswerSumsArgs& a) {
-  for (std::int64_t answer = 0; answer < 2 * a.pairs; ++answer) {
+  for (std::int64_t answer = 0; answer < a.count; ++answer) {
     const std::int64_t begin = a.answers[answer], end = a.answers[answer + 1];
-    const std::int64_t shared = begin + common_rows(a.answers, answer);
+    const std::int64_t shared = a.pairs ? begin + common_rows(a.answers, answer) : end;
     double front = 0, rear = 0;
     for (std::int64_t r = begin; r < end; ++r)
       (r < shared ? front : rear) += static_cast<double>(a.row_loss[r]);

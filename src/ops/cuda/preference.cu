@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kThreads) answer_sums_kernel(AnswerSumsArgs a)
   __shared__ double shared[kWarp];
   const std::int64_t answer = blockIdx.x;
   const std::int64_t begin = a.answers[answer], end = a.answers[answer + 1];
-  const std::int64_t common = begin + common_rows(a.answers, answer);
+  const std::int64_t common = a.pairs ? begin + common_rows(a.answers, answer) : end;
   double front = 0, rear = 0;
   for (std::int64_t r = begin + threadIdx.x; r < end; r += kThreads)
     (r < common ? front : rear) += static_cast<double>(a.row_loss[r]);
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(kThreads) preference_loss_kernel(PreferenceLos
 }  // namespace
 
 void answer_sums(Stream& stream, const AnswerSumsArgs& a) {
-  if (a.pairs == 0) return;
-  answer_sums_kernel<<<static_cast<unsigned>(2 * a.pairs), kThreads, 0, octet::cuda::native(stream)>>>(a);
+  if (a.count == 0) return;
+  answer_sums_kernel<<<static_cast<unsigned>(a.count), kThreads, 0, octet::cuda::native(stream)>>>(a);
   octet::cuda::check_launch("answer_sums");
 }
 

@@ -10,12 +10,6 @@
 #include "templates/template_row.h"
 
 namespace octet::text {
-namespace {
-
-/// The numbers of tokens of a question and its answer that fit.
-struct Lengths {
-  std::size_t question, answer;
-};
 
 Lengths fit(std::size_t question, std::size_t answer, std::size_t left) {
   std::size_t most;
@@ -30,6 +24,8 @@ Lengths fit(std::size_t question, std::size_t answer, std::size_t left) {
   const std::size_t kept = std::min(most, answer);
   return {std::min(left - kept, question), kept};
 }
+
+namespace {
 
 /// A question and its answer with their labels, truncated to the tokens that fit.
 struct EncodedPair {
@@ -281,6 +277,32 @@ Prompt ChatTemplate::encode_prompt(const Tokenizer& tokenizer, const Conversatio
   } catch (const Error& error) {
     return ended<Prompt>(Example::Outcome::refused, error.problem().what);
   }
+}
+
+Example ChatTemplate::encode_answer(const Tokenizer& tokenizer, const Conversation& conversation,
+                                    const TemplateOptions& options) const {
+  if (conversation.messages.empty() || conversation.messages.size() % 2 != 0) {
+    return ended<Example>(Example::Outcome::dropped,
+                          "the number of messages is not even: questions and answers do not pair up");
+  }
+  Prompt whole = encode_prompt(tokenizer, conversation, options);
+  if (whole.outcome != Example::Outcome::kept) return ended<Example>(whole.outcome, whole.reason);
+  std::vector<TokenId>&question = whole.prompt_ids, &answer = whole.response_ids;
+  if (row_->efficient_eos) answer.push_back(tokenizer.eos_id());
+  const Lengths lengths = fit(question.size(), answer.size(), static_cast<std::size_t>(options.cutoff_len));
+  Example out;
+  out.answer_truncated = lengths.answer < answer.size();
+  out.truncated = out.answer_truncated || lengths.question < question.size();
+  question.resize(lengths.question);
+  answer.resize(lengths.answer);
+  // The first token of a text is not predicted.
+  if (answer.size() < (question.empty() ? 2u : 1u))
+    return ended<Example>(Example::Outcome::dropped, "no token of an answer is trained");
+  out.labels.assign(question.size(), kIgnore);
+  append(out.labels, answer);
+  out.input_ids = std::move(question);
+  append(out.input_ids, answer);
+  return out;
 }
 
 AnswerPair ChatTemplate::encode_pair(const Tokenizer& tokenizer, const Conversation& conversation,

@@ -113,13 +113,29 @@ std::vector<std::pair<std::string, double>> preference_fields(const std::vector<
       {"rewards/chosen", mean(reward_chosen)},
       {"rewards/rejected", mean(reward_rejected)},
       {"rewards/accuracies", mean(accurate)},
-      {"rewards/margins", (sum(reward_chosen) - sum(reward_rejected)) / sum(pairs)},
-      {"logps/chosen", mean(chosen)},
-      {"logps/rejected", mean(rejected)}};
+      {"rewards/margins", (sum(reward_chosen) - sum(reward_rejected)) / sum(pairs)}};
+  if (rule.kind == ops::PreferenceKind::bradley_terry) return fields;
+  fields.emplace_back("logps/chosen", mean(chosen));
+  fields.emplace_back("logps/rejected", mean(rejected));
   if (rule.kind == ops::PreferenceKind::orpo) {
     fields.emplace_back("sft_loss", mean(chosen_loss));
     fields.emplace_back("odds_ratio_loss", mean(odds_loss));
   }
+  return fields;
+}
+
+std::vector<std::pair<std::string, double>> judgement_fields(const std::vector<double>& sums, double point) {
+  using enum ops::JudgementFigure;
+  const auto sum = [&](ops::JudgementFigure figure) { return sums.at(static_cast<std::size_t>(figure)); };
+  std::vector<std::pair<std::string, double>> fields;
+  const double good = sum(desirable_count), bad = sum(undesirable_count);
+  if (good > 0) fields.emplace_back("rewards/chosen", sum(reward_desirable) / good);
+  if (bad > 0) fields.emplace_back("rewards/rejected", sum(reward_undesirable) / bad);
+  if (good > 0 && bad > 0)
+    fields.emplace_back("rewards/margins", sum(reward_desirable) / good - sum(reward_undesirable) / bad);
+  if (good > 0) fields.emplace_back("logps/chosen", sum(desirable) / good);
+  if (bad > 0) fields.emplace_back("logps/rejected", sum(undesirable) / bad);
+  if (good + bad > 0) fields.emplace_back("kl", point);
   return fields;
 }
 
@@ -298,6 +314,24 @@ void StepReport::begin() {
       {.next = casts && logs_at(run_.step + 1), .after = casts && logs_at(run_.step + 2)});
 }
 
+void StepReport::add_answers(report::StepFacts& facts) {
+  const bool judged = setup::trains_judged(run_.config);
+  const std::span<const double> figures = parts_.engine->own_figures();
+  own_figures_.resize(figures.size());
+  for (std::size_t i = 0; i < figures.size(); ++i) own_figures_[i] += figures[i];
+  if (judged) points_.push_back(parts_.engine->reference_point());
+  facts.label_tokens = 0;  // known with the figures of all ranks
+  if (!logs_at(run_.step)) return;
+  const std::vector<double> sums = sum_of_ranks(run_.job, std::exchange(own_figures_, {}));
+  const std::vector<double> points = std::exchange(points_, {});
+  const std::size_t labels = judged ? static_cast<std::size_t>(ops::JudgementFigure::labels)
+                                    : static_cast<std::size_t>(ops::PreferenceFigure::labels);
+  facts.label_tokens = static_cast<std::int64_t>(sums[labels]);
+  facts.extra = judged ? judgement_fields(sums, std::accumulate(points.begin(), points.end(), 0.0) /
+                                                    static_cast<double>(points.size()))
+                       : preference_fields(sums, setup::preference_of(run_.config, run_.config));
+}
+
 void StepReport::report(const StepOutcome& outcome) {
   comm::Job& job = run_.job;
   Engine& engine = *parts_.engine;
@@ -306,18 +340,7 @@ void StepReport::report(const StepOutcome& outcome) {
   own_loss_.add(engine.own_loss());
   report::StepFacts facts;
   facts.label_tokens = outcome.result.label_tokens;
-  if (setup::trains_pairs(run_.config)) {
-    const std::span<const double> figures = engine.own_figures();
-    own_figures_.resize(figures.size());
-    for (std::size_t i = 0; i < figures.size(); ++i) own_figures_[i] += figures[i];
-    facts.label_tokens = 0;  // known with the figures of all ranks
-    if (logs_at(run_.step)) {
-      const std::vector<double> sums = sum_of_ranks(job, std::exchange(own_figures_, {}));
-      facts.extra = preference_fields(sums, setup::preference_of(run_.config));
-      facts.label_tokens =
-          static_cast<std::int64_t>(sums[static_cast<std::size_t>(ops::PreferenceFigure::labels)]);
-    }
-  }
+  if (setup::trains_preferences(run_.config)) add_answers(facts);
   if (logs_at(run_.step)) {
     const AllFacts all =
         exchange_facts(job, {.loss = std::exchange(own_loss_, {}).mean(),

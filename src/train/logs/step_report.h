@@ -15,6 +15,7 @@
 #include "octet/device/device.h"
 #include "octet/model/transformer.h"
 #include "octet/precision/quantizer.h"
+#include "octet/report/reporter.h"
 #include "octet/store/placement.h"
 #include "octet/train/engine.h"
 #include "run_context.h"
@@ -59,6 +60,10 @@ std::vector<double> sum_of_ranks(comm::Channel& channel, const std::vector<doubl
 /// ops::PreferenceFigure. Empty without pairs.
 std::vector<std::pair<std::string, double>> preference_fields(const std::vector<double>& sums,
                                                               const ops::PreferenceRule& rule);
+
+/// Returns the fields of a log row from sums in the order of ops::JudgementFigure. Fields of a kind of
+/// answers without answers are left out. `point`: the mean reference point.
+std::vector<std::pair<std::string, double>> judgement_fields(const std::vector<double>& sums, double point);
 
 // Facts of each rank, and their exchange for the log.
 
@@ -159,6 +164,7 @@ class StepReport {
   void restart() {
     own_loss_ = {};
     own_figures_.clear();
+    points_ = {};
   }
 
  private:
@@ -166,12 +172,15 @@ class StepReport {
   bool logs_at(std::int64_t step) const;
   /// Whether rows include casts to FP8.
   bool watches_casts() const;
+  /// Adds the figures of answers of this rank. In a logged step, sets their fields. Collective.
+  void add_answers(report::StepFacts& facts);
 
   RunContext& run_;
   RunParts& parts_;
   const StepGuard& guard_;
   OwnLoss own_loss_;                 ///< since the last log row
-  std::vector<double> own_figures_;  ///< of pairs, since the last log row
+  std::vector<double> own_figures_;  ///< of answers, since the last log row
+  std::vector<double> points_;       ///< reference points, likewise
   IdleExperts idle_experts_;
 };
 

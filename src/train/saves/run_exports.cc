@@ -17,6 +17,7 @@
 #include "octet/runtime/adapter_file.h"
 #include "octet/runtime/initial_weights.h"
 #include "octet/runtime/model_folder.h"
+#include "octet/runtime/same_model.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/model_options.h"
 #include "octet/weights/convert.h"
@@ -37,7 +38,9 @@ DType weights_dtype(const std::string& folder) {
 
 std::vector<std::string> export_merged(const checkpoint::ExportOptions& options,
                                        const std::vector<std::string>& adapters) {
-  const model::Architecture architecture = runtime::read_model(options.source_folder);
+  model::Architecture architecture = runtime::read_model(options.source_folder);
+  if (std::ranges::any_of(adapters, setup::is_reward_adapter))
+    architecture = model::as_reward_model(std::move(architecture), options.source_folder);
   const weights::WeightFolder base(options.source_folder);
   runtime::AddedAdapters added(setup::added_adapters(adapters, architecture),
                                [&](const std::string& name, std::int64_t begin, std::int64_t count,
@@ -45,22 +48,32 @@ std::vector<std::string> export_merged(const checkpoint::ExportOptions& options,
   // Checks that all weights of the model are present and expected.
   const runtime::InitialWeights complete({.folder = options.source_folder,
                                           .tensor_prefix = architecture.tensor_prefix,
-                                          .unread = model::unread_tensors(architecture)},
+                                          .unread = model::unread_tensors(architecture),
+                                          .new_head = architecture.scores ? architecture.head_name : ""},
                                          model::build_layout(architecture));
   const bool quantised = architecture.stored.format != model::StoredWeights::Format::plain;
   log::info(std::string(adapters.size() == 1 ? "the adapter is" : "the adapters are") + " merged into " +
             (quantised ? "the dequantised weights of " : "the weights of ") + options.source_folder);
   std::vector<weights::TensorHeader> tensors;
-  for (const weights::StoredTensor& tensor : base.tensors()) tensors.push_back(tensor);
+  for (const weights::StoredTensor& tensor : base.tensors()) {
+    if (!architecture.scores || tensor.name != "lm_head.weight") tensors.push_back(tensor);
+  }
+  const std::string new_head =
+      architecture.scores && base.find(architecture.head_name) == nullptr ? architecture.head_name : "";
+  if (!new_head.empty())
+    tensors.push_back({.name = new_head, .dtype = DType::f32, .shape = {1, architecture.hidden}});
   checkpoint::ExportOptions whole = options;
+  if (architecture.scores) whole.reward_class = model::reward_class(architecture);
   whole.tied = architecture.tied;
   whole.model_tensors = model::text_tensors(architecture);
   return checkpoint::export_model(
       whole, tensors,
       [&](const std::string& name, std::int64_t begin, std::int64_t count, float* out) {
-        base.read(name, begin, count, out);
-        weights::require_finite(name, out, count, options.dtype, options.source_folder,
-                                "use weights of the base model without such values");
+        if (name != new_head) {
+          base.read(name, begin, count, out);
+          weights::require_finite(name, out, count, options.dtype, options.source_folder,
+                                  "use weights of the base model without such values");
+        }
         added.add_to(name, begin, count, out);
         weights::require_finite(name, out, count, options.dtype, adapters.back());
       },
@@ -202,7 +215,11 @@ std::vector<std::string> export_model(const ModelExport& e, const data::Template
   options.overwrite = e.overwrite;
   options.rest_from_source = e.part;
   if (path_exists(e.model + "/config.json")) {
-    const model::Architecture architecture = runtime::read_model(e.model);
+    model::Architecture architecture = runtime::read_model(e.model);
+    if (runtime::trained_reward_model(checkpoint::Checkpoint(e.checkpoint))) {
+      architecture = model::as_reward_model(std::move(architecture), e.model);
+      options.reward_class = model::reward_class(architecture);
+    }
     options.tied = architecture.tied;
     options.model_tensors = model::text_tensors(architecture);
     if (!e.fresh) require_other_parts(e, architecture);
@@ -404,7 +421,9 @@ std::int64_t adapter_bytes(const std::vector<weights::TensorHeader>& state,
 
 std::vector<std::string> export_adapter(const AdapterExport& e, const config::ModelKeys& config) {
   const checkpoint::Checkpoint source(e.checkpoint);
-  const model::Architecture architecture = runtime::read_model(config.model_name_or_path);
+  model::Architecture architecture = runtime::read_model(config.model_name_or_path);
+  if (runtime::trained_reward_model(source))
+    architecture = model::as_reward_model(std::move(architecture), config.model_name_or_path);
   const setup::AdapterWish wish = setup::adapter_wish(config);
   const Tensors tensors = tensors_of(source.tensors(), architecture, setup::tuning_of(wish, architecture));
   const std::string weights = e.folder + "/" + kWeights;

@@ -83,7 +83,8 @@ runtime::InstanceOptions Sizing::engine_of(const config::Config& config, const p
   const auto within = [&](std::int64_t tokens) {
     return config.cutoff_len < run_.config.cutoff_len ? std::min(tokens, config.cutoff_len) : tokens;
   };
-  const std::int64_t eval_longest = within(parts_.corpus.evaluation_items.longest(parts_.corpus.evaluation));
+  const std::int64_t eval_longest =
+      within(feed::most_tokens(parts_.corpus.evaluation, parts_.corpus.evaluation_items));
   const std::int64_t context =
       within(feed::longest_context(parts_.corpus.evaluation, parts_.corpus.evaluation_items));
   runtime::InstanceOptions options = setup::instance_options(

@@ -34,6 +34,9 @@ std::vector<double> values_of_bytes(const std::string& bytes) {
   return values;
 }
 
+/// End of the names of arrays of mismatched answers.
+constexpr const char* kMismatched = "_mismatched";
+
 /// Throws Error (usage) for the first id with another token in the reference.
 void require_same_tokens(const text::Tokenizer& own, const text::Tokenizer& other,
                          const std::string& folder) {
@@ -85,9 +88,9 @@ void score(runtime::Instance& instance, runtime::Staging& staging, const Answers
     }
     instance.core().score_references(instance.store(), instance.compute(),
                                      staging.upload(instance.compute(), batch));
-    staging.fetch_references(instance.compute(), batch.pairs);
+    staging.fetch_references(instance.compute(), batch.answers());
     instance.compute().synchronize();
-    own.insert(own.end(), staging.host_references(), staging.host_references() + 2 * batch.pairs);
+    own.insert(own.end(), staging.host_references(), staging.host_references() + batch.answers());
   }
   instance.store().synchronize(instance.compute());
   const std::vector<std::string> all = job.all_gather_bytes(bytes_of_values(own));
@@ -108,9 +111,10 @@ void score(runtime::Instance& instance, runtime::Staging& staging, const Answers
   }
 }
 
-checkpoint::Array array_of(const std::vector<double>& values) {
+/// `each`: answers of a row of the array.
+checkpoint::Array array_of(const std::vector<double>& values, std::int64_t each) {
   return {.type = checkpoint::ArrayType::f64,
-          .shape = {static_cast<std::int64_t>(values.size()) / 2, 2},
+          .shape = {static_cast<std::int64_t>(values.size()) / each, each},
           .bytes = bytes_of_values(values)};
 }
 
@@ -123,7 +127,7 @@ std::string hash_of_values(const checkpoint::ArraysFile& file) {
 }  // namespace
 
 bool References::is_needed() const {
-  return setup::trains_pairs(run_.config) && setup::precomputes_references(run_.config, run_.config);
+  return setup::precomputes_references(run_.config, run_.config, run_.config);
 }
 
 std::string References::folder() const {
@@ -134,6 +138,7 @@ void References::check_model() const {
   if (!is_needed() || !run_.config.ref_model) return;
   run_.job.together([&] {
     const model::Architecture architecture = runtime::read_model(folder());
+    setup::require_writes_text(architecture, folder());
     runtime::require_weights(folder(), "name another folder in ref_model");
     const text::Tokenizer& own = parts_.encoder->tokenizer();
     if (path_exists(folder() + "/tokenizer.json"))
@@ -145,6 +150,9 @@ void References::check_model() const {
 std::string References::key() const {
   const config::Config& config = run_.config;
   std::string words = parts_.corpus.training.fingerprint() + parts_.corpus.evaluation.fingerprint();
+  for (const data::Encoded* set : {&parts_.corpus.training, &parts_.corpus.evaluation}) {
+    if (set->mismatched) words += set->mismatched->fingerprint();
+  }
   words += config::computes_in_bf16(config) ? " bf16 " : " fp32 ";
   words += has_random_weights() ? "seed " + std::to_string(config.seed)
                                 : weights::WeightFolder(folder()).fingerprint();
@@ -201,14 +209,17 @@ bool References::read() {
       if (run_.prints()) log::warn(path() + " is damaged and is computed again");
       return false;
     }
-    const auto take = [&](const char* name, data::Encoded& set) {
+    const auto take = [&](const std::string& name, data::Encoded& set) {
       if (set.documents() == 0) return true;
       const auto array = file.arrays.find(name);
       if (array == file.arrays.end() || array->second.type != checkpoint::ArrayType::f64) return false;
       set.references = values_of_bytes(array->second.bytes);
       return static_cast<std::int64_t>(set.references.size()) == set.documents();
     };
-    return take("training", parts_.corpus.training) && take("evaluation", parts_.corpus.evaluation);
+    const auto take_all = [&](const std::string& name, data::Encoded& set) {
+      return take(name, set) && (!set.mismatched || take(name + kMismatched, *set.mismatched));
+    };
+    return take_all("training", parts_.corpus.training) && take_all("evaluation", parts_.corpus.evaluation);
   } catch (const Error& e) {
     if (run_.prints()) log::warn(path() + " is computed again: " + e.problem().what);
     return false;
@@ -219,9 +230,13 @@ void References::write() const {
   run_.job.together([&] {
     if (!run_.prints()) return;
     checkpoint::ArraysFile file;
-    file.arrays["training"] = array_of(parts_.corpus.training.references);
-    if (parts_.corpus.evaluation.documents() > 0)
-      file.arrays["evaluation"] = array_of(parts_.corpus.evaluation.references);
+    const auto put = [&](const std::string& name, const data::Encoded& set) {
+      if (set.documents() == 0) return;
+      file.arrays[name] = array_of(set.references, set.mismatched ? 1 : 2);
+      if (set.mismatched) file.arrays[name + kMismatched] = array_of(set.mismatched->references, 1);
+    };
+    put("training", parts_.corpus.training);
+    put("evaluation", parts_.corpus.evaluation);
     file.texts = {{"key", key_}, {"reference", folder()}, {"values", hash_of_values(file)}};
     make_folders(run_.config.output_dir);
     write_file_atomically(path(), checkpoint::arrays_file_bytes(file));
@@ -230,17 +245,23 @@ void References::write() const {
 
 void References::compute() {
   const auto start = Clock::now();
-  for (data::Encoded* set : {&parts_.corpus.training, &parts_.corpus.evaluation}) set->references.clear();
-  const std::int64_t pairs = (parts_.corpus.training.documents() + parts_.corpus.evaluation.documents()) / 2;
+  for (data::Encoded* set : {&parts_.corpus.training, &parts_.corpus.evaluation}) {
+    set->references.clear();
+    if (set->mismatched) set->mismatched->references.clear();
+  }
+  const bool judged = setup::trains_judged(run_.config);
+  const std::int64_t answers = parts_.corpus.training.documents() + parts_.corpus.evaluation.documents();
   if (run_.prints())
-    log::info("computing the log-probabilities of " + with_commas(pairs) + " pairs with the reference " +
-              folder());
+    log::info("computing the log-probabilities of " +
+              (judged ? with_commas(answers) + " judged answers" : with_commas(answers / 2) + " pairs") +
+              " with the reference " + folder());
   runtime::Instance instance(run_.session.device(), run_.job, run_.session.data(), options());
   runtime::Staging staging(instance.arena(), {.tokens = instance.options().transformer.max_tokens,
                                               .documents = instance.options().max_documents,
                                               .length = instance.options().transformer.max_length,
                                               .vocabulary = instance.options().architecture.vocabulary,
-                                              .pairs = true});
+                                              .pairs = !judged,
+                                              .judged = judged});
   if (has_random_weights()) {
     instance.initialise(static_cast<std::uint64_t>(run_.config.seed));
   } else {
@@ -249,11 +270,13 @@ void References::compute() {
   instance.arena().seal();
   const auto step = [&] { run_.begins_once("the log-probabilities of the reference"); };
   const std::int64_t micro = parts_.batch.micro;
-  score(instance, staging, {parts_.corpus.training, parts_.corpus.training_items, micro}, step);
-  score(instance, staging,
-        {parts_.corpus.evaluation, parts_.corpus.evaluation_items,
-         config::evaluation_batch(run_.config, micro)},
-        step);
+  const auto score_all = [&](data::Encoded& set, const data::Items& items, std::int64_t each) {
+    score(instance, staging, {set, items, each}, step);
+    if (set.mismatched) score(instance, staging, {*set.mismatched, items, each}, step);
+  };
+  score_all(parts_.corpus.training, parts_.corpus.training_items, micro);
+  score_all(parts_.corpus.evaluation, parts_.corpus.evaluation_items,
+            config::evaluation_batch(run_.config, micro));
   if (run_.prints())
     log::debug("the log-probabilities of the reference took " +
                std::to_string(static_cast<std::int64_t>(seconds_since(start))) + " s");

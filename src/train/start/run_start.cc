@@ -26,7 +26,8 @@ namespace octet::train {
 
 void RunStart::read_model() {
   run_.job.together([&] {
-    parts_.architecture = runtime::read_model(run_.config.model_name_or_path);
+    parts_.architecture = setup::model_of_stage(
+        run_.config, runtime::read_model(run_.config.model_name_or_path), run_.config.model_name_or_path);
     notes_.warn_of_doubts();
     parts_.fresh = run_.config.train_from_scratch;
     if (!parts_.fresh) runtime::require_weights(run_.config.model_name_or_path);
