@@ -66,6 +66,9 @@ constexpr EnvironmentVariable kVariables[] = {
      "src/comm/job/job.cc", launcher},
     {"OCTETRUN_BUILD", "a folder",
      "the build folder of the scripts in `launch` and `tests`. Not set: `build`", "launch/build", launcher},
+    {"OCTETRUN_PBS_MARGIN", "seconds",
+     "time between the stop of a run by `launch/pbs.sh` and the time limit of its job. Not set: 300",
+     "launch/pbs.sh", launcher},
 
     {"OCTETRUN_SHARE_GPUS", "`0` or `1`",
      "`1`: several ranks of a node may share a GPU, assigned in turn (four ranks and two GPUs: 0, 1, 0, 1). "

@@ -117,8 +117,8 @@ TEST(Architecture, AnUnknownFamilyIsRefusedWithTheKnownOnes) {
   EXPECT_NE(message.find("llama"), std::string::npos);
   EXPECT_NE(message.find("qwen2"), std::string::npos);
   EXPECT_NE(message.find("gemma3_text"), std::string::npos);
-  EXPECT_NE(refusal_with("architectures", Json::array({"LlamaForSequenceClassification"}))
-                .find("LlamaForSequenceClassification"),
+  EXPECT_NE(refusal_with("architectures", Json::array({"LlamaForTokenClassification"}))
+                .find("LlamaForTokenClassification"),
             std::string::npos);
 }
 
