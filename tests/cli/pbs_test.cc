@@ -30,7 +30,7 @@ class Pbs : public Launch {
 };
 
 TEST_F(Pbs, StartsARankForEachLineOfTheHostsAndEndsAsTheyDo) {
-  const Outcome ended = batch("CONFIG='c.yaml  max_steps=3' RANKS_CODE=75");
+  const Outcome ended = batch("CONFIG=\"c.yaml  max_steps=3\" RANKS_CODE=75");
   EXPECT_EQ(ended.code, 75) << ended.both();
   EXPECT_EQ(ended.both(), "");
   EXPECT_EQ(said("mpirun"), "--hostfile " + (folder_ / "hosts") + " -np 4 " +
@@ -51,7 +51,7 @@ TEST_F(Pbs, SaysWhatIsMissing) {
   };
   expect_refused(run(std::string("unset PBS_JOBID; bash ") + kScript), "this is not inside a PBS job");
   expect_refused(batch("CONFIG=c.yaml PBS_NODEFILE=/none"), "the list of hosts of this job cannot be read");
-  expect_refused(batch("CONFIG=' '"), "no configuration is named");
+  expect_refused(batch("CONFIG=\" \""), "no configuration is named");
   std::filesystem::remove(folder_ / "launch/mpirun");
   expect_refused(batch("CONFIG=c.yaml"), "there is no launch/mpirun to start the ranks with");
   std::filesystem::remove(folder_ / "build/bin/trainer");
@@ -67,7 +67,7 @@ TEST_F(Pbs, IsSubmittedAgainOnlyIfTheTimeLimitStoppedIt) {
   const auto stopped = [&](const std::string& margin, const std::string& signals, const std::string& more) {
     std::filesystem::remove(folder_ / "ready");
     std::filesystem::remove(folder_ / "qsub");
-    return run(environment("CONFIG='c.yaml seed=3' OCTETRUN_PBS_MARGIN=" + margin + " " + more) + "bash " +
+    return run(environment("CONFIG=\"c.yaml seed=3\" OCTETRUN_PBS_MARGIN=" + margin + " " + more) + "bash " +
                kScript + " & job=$!; until [ -e ready ]; do sleep 0.02; done; " + signals + " wait $job");
   };
   const Outcome limit = stopped("2", "", "");
