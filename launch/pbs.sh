@@ -7,8 +7,9 @@
 #
 #   qsub -l select=2:ncpus=64:ngpus=8:mpiprocs=8 -l walltime=8:00:00 -v "CONFIG=config.yaml output_dir=runs/first" launch/pbs.sh
 #
-# CONFIG has the configuration, and then keys with values, separated by blanks. launch/mpirun starts the ranks on the hosts of
-# PBS_NODEFILE. Open MPI starts its daemons through PBS if it was built with tm, otherwise over ssh.
+# CONFIG has the configuration, and then keys with values, separated by blanks. qsub divides -v at commas: if a value has
+# one, write -v "CONFIG='config.yaml dataset=first,second'". launch/mpirun starts the ranks on the hosts of PBS_NODEFILE. Open
+# MPI starts its daemons through PBS if it was built with tm, otherwise over ssh.
 #
 # The program is build/bin/trainer below the folder of the qsub call (OCTETRUN_BUILD names another build), or `trainer` on
 # PATH. qsub passes only named variables on: put `module load …` into your login files, or use `qsub -V`.
@@ -99,13 +100,17 @@ if [ -n "$limit" ] && [ "$code" -eq 76 ]; then
   [ -z "${PBS_O_QUEUE:-}" ] || options+=(-q "$PBS_O_QUEUE")
   [ -z "$account" ] || options+=(-A "$account")
   [ -z "$project" ] || [ "$project" = _pbs_project_default ] || options+=(-P "$project")
-  variables="CONFIG=${words[*]}"
-  [ -z "${OCTETRUN_BUILD:-}" ] || variables="OCTETRUN_BUILD=$OCTETRUN_BUILD,$variables"
   # PBS names the copy of this script by the job; the original script is next to the launcher.
   for script in "${mpirun%/*}/pbs.sh" "${mpirun%/bin/*}/share/octet/pbs.sh"; do
     [ ! -r "$script" ] || break
   done
-  echo "the time limit is near: stopped with a checkpoint, and submitted again"
-  qsub "${options[@]}" -v "$variables" "$script" && exit 0
+  export CONFIG="${words[*]}"
+  # The next job gets the environment of this one, with CONFIG.
+  if qsub -V "${options[@]}" "$script"; then
+    echo "the time limit is near: stopped with a checkpoint, and submitted again"
+    exit 0
+  fi
+  echo "error: the time limit is near, and the stopped run could not be submitted again; its checkpoint is complete" >&2
+  echo "  to do:    qsub -v \"CONFIG='$(quoted "${words[@]}")'\" $(quoted "${options[@]}" "$script")" >&2
 fi
 exit "$code"

@@ -20,7 +20,7 @@ class Pbs : public Launch {
           "    Resource_List.select = 2:ncpus=64:ngpus=2:m\n\tpiprocs=2\n"
           "    Resource_List.walltime = 00:00:03\n");
     script("bin/qstat", "[ \"$1 $2\" = '-f 17.head' ] && cat " + (folder_ / "qstat"));
-    script("bin/qsub", "printf '%s|' \"$@\" >" + (folder_ / "qsub") + "; exit ${QSUB_CODE:-0}");
+    script("bin/qsub", "printf '%s|' \"$@\" \"$CONFIG\" >" + (folder_ / "qsub") + "; exit ${QSUB_CODE:-0}");
   }
   std::string environment(const std::string& more) const {
     return "export PBS_JOBID=17.head PBS_O_QUEUE=gpus PBS_NODEFILE=" + (folder_ / "hosts") +
@@ -74,10 +74,13 @@ TEST_F(Pbs, IsSubmittedAgainOnlyIfTheTimeLimitStoppedIt) {
   EXPECT_EQ(limit.code, 0) << limit.both();
   EXPECT_EQ(limit.out, "the time limit is near: stopped with a checkpoint, and submitted again\n");
   EXPECT_EQ(said("qsub"),
-            "-l|select=2:ncpus=64:ngpus=2:mpiprocs=2|-l|walltime=00:00:03|-q|gpus|-A|physics|-v|"
-            "CONFIG=c.yaml seed=3|" +
-                (folder_ / "launch/pbs.sh") + "|");
-  EXPECT_EQ(stopped("2", "", "QSUB_CODE=1").code, 76) << "PBS does not take it";
+            "-V|-l|select=2:ncpus=64:ngpus=2:mpiprocs=2|-l|walltime=00:00:03|-q|gpus|-A|physics|" +
+                (folder_ / "launch/pbs.sh") + "|c.yaml seed=3|");
+  const Outcome refused = stopped("2", "", "QSUB_CODE=1");
+  EXPECT_EQ(refused.code, 76) << refused.both();
+  EXPECT_EQ(refused.out, "") << "it was not submitted";
+  expect_says(refused.err, "could not be submitted again");
+  expect_says(refused.err, "  to do:    qsub -v \"CONFIG='c.yaml seed=3'\" -l select=2:");
   const Outcome complete = stopped("2", "", "STOP_CODE=0");
   EXPECT_EQ(complete.code, 0);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "qsub")) << "the run is complete";
