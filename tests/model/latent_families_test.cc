@@ -165,6 +165,18 @@ TEST(LatentFamilies, TheScaleOfAttentionHasTheScaleOfYarn) {
   config["rope_scaling"].erase("mscale_all_dim");
   EXPECT_NEAR(read(config).attention_scale, plain, 1e-12);
   EXPECT_NEAR(read(config).ropes.front().attention_factor, m, 1e-12);
+  config["rope_scaling"]["mscale_all_dim"] = 0;
+  EXPECT_NEAR(read(config).attention_scale, plain, 1e-12);
+  EXPECT_NEAR(read(config).ropes.front().attention_factor, m, 1e-12) << "zero stands for no value";
+}
+
+TEST(LatentFamilies, TheScaleOfYarnIsReadInEachSpelling) {
+  Json config = deepseek_v3(), parameters = config["rope_scaling"];
+  parameters["rope_theta"] = config["rope_theta"];
+  config.erase("rope_scaling");
+  EXPECT_EQ(read(with(config, {{"rope_parameters", parameters}})), read(deepseek_v3()));
+  const Json nested{{"rope_parameters", {{"full_attention", parameters}}}};
+  EXPECT_EQ(read(with(config, nested)), read(deepseek_v3()));
 }
 
 TEST(LatentFamilies, MissingKeysHaveTheDefaultsOfTheirClasses) {
@@ -238,9 +250,14 @@ TEST(LatentFamilies, ValuesThatCannotBeAreRefusedByName) {
     const std::string said = refusal(with(row.config, row.keys));
     EXPECT_NE(said.find(row.said), std::string::npos) << row.keys << "\n" << said;
   }
-  Json config = deepseek_v3();
-  config["rope_scaling"]["mscale_all_dim"] = -1.0;
-  EXPECT_NE(refusal(config).find("mscale_all_dim"), std::string::npos);
+  for (const char* key : {"mscale", "mscale_all_dim"}) {
+    for (const double value : {-1.0, 1e8}) {
+      Json config = deepseek_v3();
+      config["rope_scaling"][key] = value;
+      EXPECT_NE(refusal(config).find("'" + std::string(key) + "' cannot be used"), std::string::npos)
+          << value;
+    }
+  }
 }
 
 const TensorSpec& tensor_of(const ParameterLayout& layout, std::size_t group, const std::string& name) {
