@@ -301,8 +301,11 @@ TEST(LatentFamilies, RanksDoNotSplitLatents) {
 }
 
 TEST(LatentFamilies, CachesHoldExpandedKeysAndPaddedValues) {
-  const KvLayout layout(read(deepseek_v3()), DType::bf16, 64);
-  EXPECT_EQ(2 * layout.token_bytes(), 96u * 1024);
+  const auto bytes = [](const Json& config) {
+    return 2 * KvLayout(read(config), DType::bf16, 64).token_bytes();
+  };
+  EXPECT_EQ(bytes(deepseek_v3()), 96u * 1024);
+  EXPECT_EQ(bytes(moonlight()), 12u * 1024);
 }
 
 // The operations of a model leave the padding of values out. The work of its layers has it.
