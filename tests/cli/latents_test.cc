@@ -16,9 +16,8 @@ TEST(LatentModels, AreNotSplitAmongRanks) {
   const TemporaryFolder outer("latents");
   spill(outer / "in.jsonl", "{\"prompt_ids\": [3, 17, 40, 2]}\n");
   const Outcome run = trainer("generate " OCTET_SOURCE_DIR "/tests/golden/models/deepseek-v3 --file " +
-                                  (outer / "in.jsonl") + " --out " + (outer / "out.jsonl") +
-                                  " --max-new 1 --max-length 64 --device cpu --tensor-parallel-size 2",
-                              2);
+                              (outer / "in.jsonl") + " --out " + (outer / "out.jsonl") +
+                              " --max-new 1 --max-length 64 --device cpu --tensor-parallel-size 2");
   EXPECT_EQ(run.code, 64) << run.both();
   EXPECT_EQ(errors_in(run), 1) << run.both();
   EXPECT_NE(run.err.find("multi-head latent attention"), std::string::npos) << run.err;

@@ -165,6 +165,18 @@ TEST(LatentFamilies, TheScaleOfAttentionHasTheScaleOfYarn) {
   config["rope_scaling"].erase("mscale_all_dim");
   EXPECT_NEAR(read(config).attention_scale, plain, 1e-12);
   EXPECT_NEAR(read(config).ropes.front().attention_factor, m, 1e-12);
+  config["rope_scaling"]["mscale_all_dim"] = 0;
+  EXPECT_NEAR(read(config).attention_scale, plain, 1e-12);
+  EXPECT_NEAR(read(config).ropes.front().attention_factor, m, 1e-12) << "zero stands for no value";
+}
+
+TEST(LatentFamilies, TheScaleOfYarnIsReadInEachSpelling) {
+  Json config = deepseek_v3(), parameters = config["rope_scaling"];
+  parameters["rope_theta"] = config["rope_theta"];
+  config.erase("rope_scaling");
+  EXPECT_EQ(read(with(config, {{"rope_parameters", parameters}})), read(deepseek_v3()));
+  const Json nested{{"rope_parameters", {{"full_attention", parameters}}}};
+  EXPECT_EQ(read(with(config, nested)), read(deepseek_v3()));
 }
 
 TEST(LatentFamilies, MissingKeysHaveTheDefaultsOfTheirClasses) {
@@ -238,9 +250,14 @@ TEST(LatentFamilies, ValuesThatCannotBeAreRefusedByName) {
     const std::string said = refusal(with(row.config, row.keys));
     EXPECT_NE(said.find(row.said), std::string::npos) << row.keys << "\n" << said;
   }
-  Json config = deepseek_v3();
-  config["rope_scaling"]["mscale_all_dim"] = -1.0;
-  EXPECT_NE(refusal(config).find("mscale_all_dim"), std::string::npos);
+  for (const char* key : {"mscale", "mscale_all_dim"}) {
+    for (const double value : {-1.0, 1e8}) {
+      Json config = deepseek_v3();
+      config["rope_scaling"][key] = value;
+      EXPECT_NE(refusal(config).find("'" + std::string(key) + "' cannot be used"), std::string::npos)
+          << value;
+    }
+  }
 }
 
 const TensorSpec& tensor_of(const ParameterLayout& layout, std::size_t group, const std::string& name) {
@@ -284,8 +301,11 @@ TEST(LatentFamilies, RanksDoNotSplitLatents) {
 }
 
 TEST(LatentFamilies, CachesHoldExpandedKeysAndPaddedValues) {
-  const KvLayout layout(read(deepseek_v3()), DType::bf16, 64);
-  EXPECT_EQ(2 * layout.token_bytes(), 96u * 1024);
+  const auto bytes = [](const Json& config) {
+    return 2 * KvLayout(read(config), DType::bf16, 64).token_bytes();
+  };
+  EXPECT_EQ(bytes(deepseek_v3()), 96u * 1024);
+  EXPECT_EQ(bytes(moonlight()), 12u * 1024);
 }
 
 // The operations of a model leave the padding of values out. The work of its layers has it.

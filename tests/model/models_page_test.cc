@@ -47,11 +47,13 @@ constexpr const char* kEnd = R"(
 - `qwen3_next`, `qwen3_5` and `qwen3_5_moe` cannot be divided with it either. Their answers are not strict
   (`deterministic: strict`). Prompts with a common beginning are computed separately. Modules `mtp` are not trained.
   In `transformers` on a CPU, packed documents of these families see each other; in Octet, they do not.
-- `deepseek_v2`, `deepseek_v3`, `kimi_k2` and `glm4_moe_lite` cannot be divided with `--tensor-parallel-size`. A KV
-  cache has expanded keys and values, padded to the width of keys: 96 KiB per token and block of DeepSeek-V3 in bf16.
-  The latents of `transformers` take 1.1 KiB. Attention computes the padding, too: 1.2 times the operations for keys of
-  192 and values of 128 dimensions. GLM-4.7-Flash has no padding. `kimi_k2` is read as `deepseek_v3`; `transformers`
-  has no class of this name. Moonlight and Kimi-K2 are published without a `tokenizer.json`, which Octet needs.
+- `deepseek_v2`, `deepseek_v3`, `kimi_k2` and `glm4_moe_lite` cannot be divided with `--tensor-parallel-size`. Their KV
+  cache holds expanded keys and values, padded to the width of keys: 96 KiB per token and block of DeepSeek-V3 in bf16.
+  The latents of `transformers` take 1.1 KiB.
+- Attention of these families computes the padding, too. For keys of 192 and values of 128 dimensions, it needs 1.2
+  times the operations in forward, and 1.15 times in backward. GLM-4.7-Flash has no padding.
+- `kimi_k2` is read as `deepseek_v3`; `transformers` has no class of this name. Moonlight and Kimi-K2 are published
+  without a `tokenizer.json`, which Octet needs.
 - `cohere2` and `starcoder2` (layer norm), and `starcoder2` and `apertus` (no gate) decode without the fused kernels.
 - Only the text model of a [vision-language model](vision.md) is trained. [Mixtures of experts](experts.md) has the details of mixtures.
 )";

@@ -162,6 +162,14 @@ TEST(LatentHeads, WrongArgumentsAreRefused) {
                std::logic_error);
   EXPECT_THROW(pad_head_values(stream, {.d_out = keys.matrix(), .heads = h, .d_padded = padded.matrix()}),
                std::logic_error);
+  // These matrices fit their heads. Only the sizes of the heads are wrong.
+  const LatentHeads sizes[] = {{2, 4, 4, 9}, {2, 8, 0, 6}, {2, 0, 8, 6}};
+  for (const LatentHeads& wrong : sizes) {
+    const Tensor d_out(DType::f32, 3, wrong.values());
+    EXPECT_THROW(
+        pad_head_values(stream, {.d_out = d_out.matrix(), .heads = wrong, .d_padded = padded.matrix()}),
+        std::logic_error);
+  }
 }
 
 }  // namespace

@@ -373,7 +373,7 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   a.interleaved_rotary = family.interleaved_rotary;
   if (family.latents) {
     a.interleaved_rotary = family.interleaved_rotary || reader.boolean("rope_interleave", true);
-    a.attention_scale *= score_factor_of_latents(reader, a.ropes.front());
+    a.attention_scale *= score_factor_of_latents(reader, family, a.ropes.front());
   }
   a.blocks = read_blocks(reader, family, a.layers);
   read_delta_rule(reader, family, a);

@@ -38,7 +38,7 @@ const std::vector<std::string_view> kQwenVlIds = {"image_token_id", "video_token
 const std::vector<std::string_view> kQwenVl = {
     "image_token_id",  "video_token_id",        "vision_config",    "vision_end_token_id",
     "vision_token_id", "vision_start_token_id", "initializer_range"};
-constexpr std::string_view kDeepseekV3 =
+constexpr std::string_view kDeepseekV3Defaults =
     R"({"vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61,
         "num_attention_heads": 128, "q_lora_rank": 1536, "n_routed_experts": 256,
         "moe_intermediate_size": 2048, "n_group": 8, "topk_group": 4, "first_k_dense_replace": 3,
@@ -46,6 +46,23 @@ constexpr std::string_view kDeepseekV3 =
 // Keys of losses and of parallelism in the training of published models. transformers does not read them.
 const std::vector<std::string_view> kDeepseekIgnored = {"aux_loss_alpha", "ep_size", "output_router_logits",
                                                         "seq_aux"};
+const Family kDeepseekV3 = {.model_type = "deepseek_v3",
+                            .class_name = "DeepseekV3ForCausalLM",
+                            .reward_class = true,
+                            .qkv_bias = BiasRule::by_key,
+                            .output_bias = BiasRule::by_key,
+                            .experts = true,
+                            .sigmoid_router = true,
+                            .defaults = kDeepseekV3Defaults,
+                            .ignored = kDeepseekIgnored,
+                            .latents = true};
+
+/// Returns the row of a family under a model_type for which transformers has no class.
+Family without_class(Family family, std::string_view model_type) {
+  family.model_type = model_type;
+  family.reward_class = false;
+  return family;
+}
 
 }  // namespace
 
@@ -118,26 +135,9 @@ const std::vector<Family>& families() {
                        "intermediate_size": 10944, "num_key_value_heads": 8})",
        // transformers returns logits of routers, and adds no loss.
        .ignored = {"output_router_logits"}},
-      {.model_type = "deepseek_v3",
-       .class_name = "DeepseekV3ForCausalLM",
-       .reward_class = true,
-       .qkv_bias = BiasRule::by_key,
-       .output_bias = BiasRule::by_key,
-       .experts = true,
-       .sigmoid_router = true,
-       .defaults = kDeepseekV3,
-       .ignored = kDeepseekIgnored,
-       .latents = true},
+      kDeepseekV3,
       // The published files have the class and the tensors of DeepSeek-V3.
-      {.model_type = "kimi_k2",
-       .class_name = "DeepseekV3ForCausalLM",
-       .qkv_bias = BiasRule::by_key,
-       .output_bias = BiasRule::by_key,
-       .experts = true,
-       .sigmoid_router = true,
-       .defaults = kDeepseekV3,
-       .ignored = kDeepseekIgnored,
-       .latents = true},
+      without_class(kDeepseekV3, "kimi_k2"),
       {.model_type = "deepseek_v2",
        .class_name = "DeepseekV2ForCausalLM",
        .reward_class = true,

@@ -220,7 +220,7 @@ void read_latents(Reader& config, Architecture& architecture);
 
 /// Returns the factor of attention's scores with latents that the keys of YaRN add: the square of the scale
 /// of mscale_all_dim (DeepSeek-V2, as in transformers).
-double score_factor_of_latents(Reader& config, const Rope& rope);
+double score_factor_of_latents(Reader& config, const Family& family, const Rope& rope);
 
 /// Reads `experts`, and which blocks have experts, as Qwen3MoeDecoderLayer of transformers does.
 void read_experts(Reader& config, const Family& family, Architecture& architecture);

@@ -1,5 +1,4 @@
 // Multi-head latent attention in a config.json, with the keys of DeepseekV3Config in transformers.
-#include <cmath>
 #include <string>
 
 #include "families.h"
@@ -53,17 +52,6 @@ void read_latents(Reader& config, Architecture& a) {
     refuse("biases of attention are not supported without a latent of queries", "attention_bias: false",
            "attention_bias: true and q_lora_rank: null", config.where());
   }
-}
-
-double score_factor_of_latents(Reader& config, const Rope& rope) {
-  const Json* object = config.find("rope_parameters");
-  if (object == nullptr) object = config.find("rope_scaling");
-  if (rope.kind == RopeKind::standard || object == nullptr) return 1.0;
-  Reader keys(*object, config.where() + ": the rotary embedding");
-  const double scale = keys.positive("mscale_all_dim", 0.0, 0.0, 1e3);
-  if (scale == 0.0 || rope.factor <= 1.0) return 1.0;
-  const double factor = 0.1 * scale * std::log(rope.factor) + 1.0;
-  return factor * factor;
 }
 
 }  // namespace octet::model

@@ -91,12 +91,20 @@ std::vector<float> inverse_frequencies(const Rope& rope, std::int64_t head_dim, 
 
 namespace {
 
+/// Returns the scale of a stretched context in YaRN (Peng et al. 2023, arXiv:2309.00071), with a coefficient.
+double yarn_scale(double factor, double coefficient) {
+  return factor <= 1.0 ? 1.0 : 0.1 * coefficient * std::log(factor) + 1.0;
+}
+
+/// Returns a coefficient of yarn_scale(); 0: none. Its bound keeps attention_factor within its own bounds.
+double yarn_coefficient(Reader& reader, const std::string& key) {
+  return reader.positive(key, 0.0, 0.0, 100.0);
+}
+
 double yarn_attention_factor(Reader& reader, double factor) {
-  const auto mscale = [factor](double by) { return factor <= 1.0 ? 1.0 : 0.1 * by * std::log(factor) + 1.0; };
-  const bool both = reader.find("mscale") != nullptr && reader.find("mscale_all_dim") != nullptr;
+  const double some = yarn_coefficient(reader, "mscale"), all = yarn_coefficient(reader, "mscale_all_dim");
   const double inferred =
-      both ? mscale(reader.positive("mscale", 1.0)) / mscale(reader.positive("mscale_all_dim", 1.0))
-           : mscale(1.0);
+      some > 0 && all > 0 ? yarn_scale(factor, some) / yarn_scale(factor, all) : yarn_scale(factor, 1.0);
   return reader.positive("attention_factor", inferred, 1e-3, 1e3);
 }
 
@@ -307,6 +315,15 @@ double base_of(const Json& parameters, double fallback) {
 }
 
 }  // namespace
+
+double score_factor_of_latents(Reader& config, const Family& family, const Rope& rope) {
+  const Json* object = parameters_of(config, family, "full_attention");
+  if (object == nullptr) object = config.find("rope_scaling");
+  if (rope.kind == RopeKind::standard || object == nullptr) return 1.0;
+  Reader keys(*object, config.where() + ": the rotary embedding");
+  const double scale = yarn_coefficient(keys, "mscale_all_dim");
+  return scale > 0 ? std::pow(yarn_scale(rope.factor, scale), 2) : 1.0;
+}
 
 std::vector<Rope> read_ropes(Reader& config, const Family& family, std::int64_t rotated) {
   const std::int64_t max_positions = config.size("max_position_embeddings", 2048, kMaxPositions);
