@@ -189,11 +189,16 @@ DType compute_dtype(const ModelSource& source) {
   return train::weights_dtype(source.folder) == DType::f32 ? DType::f32 : DType::bf16;
 }
 
-void require_scores(const ModelSource& source) {
+/// Returns the model as the command line names it.
+std::string named_model(const GenerateOptions& o) {
+  return o.adapter.empty() ? o.model : o.model + " --adapter " + o.adapter;
+}
+
+void require_scores(const ModelSource& source, const std::string& model) {
   if (source.architecture.scores) return;
   throw Error({.what = "--reward needs a reward model, but this model writes text",
                .expected = "a model that was trained with stage: rm",
-               .found = source.folder,
+               .found = model,
                .where = "command line",
                .fix = "name a reward model, or leave out --reward",
                .code = ExitCode::usage});
@@ -247,9 +252,9 @@ int answer(runtime::Session& session, const GenerateCall& call) {
   session.job().together([&] {
     require_possible(o);
     if (o.reward) {
-      require_scores(source);
+      require_scores(source, named_model(o));
     } else {
-      setup::require_writes_text(source.architecture, source.folder);
+      setup::require_writes_text(source.architecture, named_model(o));
     }
   });
   if (o.reward) {

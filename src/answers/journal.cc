@@ -86,15 +86,18 @@ Json note_of(std::int64_t row, const std::string& question, const RowResult& res
 
 }  // namespace
 
+void require_no_folder(const std::string& path) {
+  if (!fs::is_directory(path)) return;
+  throw Error({.what = "--out names a folder",
+               .expected = "a file for the answers",
+               .where = path,
+               .fix = "name a file in it, such as " + path + "/answers.jsonl",
+               .code = ExitCode::usage});
+}
+
 AnswerJournal::AnswerJournal(const std::string& path, const Job& job, bool overwrite)
     : path_(path), notes_path_(path + ".rows"), job_(job) {
-  if (fs::is_directory(path)) {
-    throw Error({.what = "--out names a folder",
-                 .expected = "a file for the answers",
-                 .where = path,
-                 .fix = "name a file in it, such as " + path + "/answers.jsonl",
-                 .code = ExitCode::usage});
-  }
+  require_no_folder(path);
   lock_ = files::lock_output(path);
   if (overwrite) {
     remove_file(notes_path_);

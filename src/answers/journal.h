@@ -31,6 +31,9 @@ class WholeOutput {
   virtual void require_same(const std::string& path, const std::string& fix) const = 0;
 };
 
+/// Throws Error (usage) if `path`, the value of --out, is a folder.
+void require_no_folder(const std::string& path);
+
 /// Writes a file OUT of answers in the order of their questions. The file OUT.rows in the same folder has a
 /// note of each row as soon as the row is finished: its answers and the hash of its question. If a run ends
 /// early, the next run reuses the rows with a note and answers the others. Rows are matched by the hashes of

@@ -2,16 +2,19 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "answer_rows.h"
+#include "journal.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/files/folder_lock.h"
 #include "octet/runtime/instance.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/runtime/staging.h"
@@ -134,8 +137,12 @@ Lines lines_of(const Texts& texts, const std::vector<double>& scores) {
   return lines;
 }
 
-void require_free(const GenerateOptions& o) {
-  if (o.out.empty() || o.overwrite || !path_exists(o.out)) return;
+/// Locks the file of rewards, so that a file that cannot be written is refused before rows are scored.
+/// Returns null without --out.
+std::unique_ptr<const files::FolderLock> locked_file(const GenerateOptions& o) {
+  if (o.out.empty()) return nullptr;
+  require_no_folder(o.out);
+  if (o.overwrite || !path_exists(o.out)) return files::lock_output(o.out);
   throw Error({.what = "the file of rewards exists already",
                .expected = "a new file",
                .where = o.out,
@@ -149,8 +156,9 @@ void score_with_rewards(runtime::Session& session, const GenerateOptions& o, con
   comm::Job& job = session.job();
   Texts texts;
   std::int64_t rows = 0;
+  std::unique_ptr<const files::FolderLock> lock;
   job.together([&] {
-    require_free(o);
+    if (session.prints()) lock = locked_file(o);
     const QuestionWriter writer(o, source);
     if (writer.has_tokenizer()) runtime::require_fit(writer.tokenizer(), source.architecture, source.folder);
     const QuestionFile file(o.file, o.shard);

@@ -50,7 +50,9 @@ class Doubts : RulesOf {
     add(c_.learning_rate == 0, {"learning_rate"}, "learning_rate is 0: nothing is learned",
         "set a learning_rate above 0");
     const bool lora = c_.finetuning_type == "lora";
-    add(lora && c_.learning_rate > 0 && c_.learning_rate < 5e-5, {"learning_rate", "finetuning_type"},
+    // The stages dpo and kto begin with a trained model, and have lower rates.
+    const bool low = c_.learning_rate < 5e-5 && c_.stage != "dpo" && c_.stage != "kto";
+    add(lora && c_.learning_rate > 0 && low, {"learning_rate", "finetuning_type"},
         "learning_rate is below 5e-5: adapters need about ten times the rate of full fine-tuning",
         "set learning_rate: 1.0e-4 to 5.0e-4");
     const bool own = lora && (!c_.adapter_name_or_path || c_.create_new_adapter);

@@ -128,13 +128,16 @@ RowFormat detect_pairs(const Json& row, const std::string& where) {
   if (row.is_object()) {
     for (const auto& [key, value] : row.items()) found += " '" + key + "'";
   }
-  throw Error({.what = "the rows of a data set are not pairs of answers, which stage: dpo and rm need",
-               .expected = "the columns chosen and rejected, and a question in messages, conversations, "
-                           "instruction, prompt, question or input",
-               .found = found,
-               .where = where,
-               .fix = "describe the columns in dataset_info.json with \"ranking\": true, or set stage: sft",
-               .code = ExitCode::usage});
+  throw Error(
+      {.what = "the rows of a data set are not pairs of answers, which stage: dpo and rm need",
+       .expected = "the columns chosen and rejected, and a question in messages, conversations, "
+                   "instruction, prompt, question or input",
+       .found = found,
+       .where = where,
+       .fix =
+           std::string("describe the columns in dataset_info.json with \"ranking\": true, or set stage: ") +
+           (has("kto_tag") || has("label") ? "kto" : "sft"),
+       .code = ExitCode::usage});
 }
 
 RowFormat detect_judged(const Json& row, const std::string& where) {
@@ -153,7 +156,9 @@ RowFormat detect_judged(const Json& row, const std::string& where) {
          .expected = "a column kto_tag or label: true for a desirable answer, false for another",
          .found = found,
          .where = where,
-         .fix = "name the column as \"kto_tag\" in \"columns\" of dataset_info.json, or set stage: sft",
+         .fix = std::string(
+                    "name the column as \"kto_tag\" in \"columns\" of dataset_info.json, or set stage: ") +
+                (has("chosen") && has("rejected") ? "dpo or rm" : "sft"),
          .code = ExitCode::usage});
   }
   const std::string tag = f.judgement;

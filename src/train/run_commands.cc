@@ -33,22 +33,25 @@ std::string resuming_command(const Launch& launch, const config::SaveKeys& confi
 }
 
 std::vector<std::string> next_commands(const std::string& program, const config::ModelKeys& config,
-                                       const std::string& output_dir, const std::string& template_name) {
+                                       const FinishedModel& model) {
   std::vector<std::string> commands;
   const std::string first = shell_word(program);
-  std::string model = shell_word(output_dir);
+  std::string name = shell_word(model.folder);
   if (setup::trains_adapters(config)) {
     // The adapter's folder names only the base, not adapters that were merged into it.
     std::string adapters;
     for (const std::string& folder : setup::given_adapters(config).added) adapters += folder + ",";
     if (!adapters.empty())
-      model = shell_word(config.model_name_or_path) + " --adapter " + shell_word(adapters + output_dir);
-    commands.push_back(first + " export " + model + " " + shell_word(output_dir + "-merged") + " --merge");
+      name = shell_word(config.model_name_or_path) + " --adapter " + shell_word(adapters + model.folder);
+    commands.push_back(first + " export " + name + " " + shell_word(model.folder + "-merged") + " --merge");
   }
-  std::string asked = first + " generate " + model;
-  const bool chats = !template_name.empty();
-  if (chats) asked += " --template " + shell_word(template_name);
-  commands.push_back(asked + (chats ? " \"your question\"" : " \"the begin of a text\""));
+  std::string asked = first + " generate " + name;
+  const bool chats = !model.template_name.empty();
+  if (chats) asked += " --template " + shell_word(model.template_name);
+  asked += model.scores ? " --reward --file rows.jsonl"
+           : chats      ? " \"your question\""
+                        : " \"the begin of a text\"";
+  commands.push_back(asked);
   return commands;
 }
 

@@ -25,9 +25,15 @@ struct Launch {
 std::string resuming_command(const Launch& launch, const config::SaveKeys& config,
                              const std::string& checkpoint);
 
+/// The model of a finished run.
+struct FinishedModel {
+  std::string folder;              ///< output_dir
+  std::string template_name = {};  ///< of the run; "": a model of texts
+  bool scores = false;             ///< a reward model
+};
+
 /// Returns commands to try with the model of a finished run. `program`: the first word of the command line.
-/// `template_name`: the template of the run; "": a model of texts.
 std::vector<std::string> next_commands(const std::string& program, const config::ModelKeys& config,
-                                       const std::string& output_dir, const std::string& template_name);
+                                       const FinishedModel& model);
 
 }  // namespace octet::train

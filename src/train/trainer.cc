@@ -235,7 +235,9 @@ std::vector<std::string> Run::last_commands(bool stopped, bool kept) const {
   } else {
     const auto& chat = parts_.encoder->chat_template();
     const std::string words = chat ? run_.config.template_name.value_or(chat->name()) : "";
-    commands = next_commands(line.front(), run_.config, run_.config.output_dir, words);
+    commands = next_commands(
+        line.front(), run_.config,
+        {.folder = run_.config.output_dir, .template_name = words, .scores = parts_.architecture.scores});
   }
   if (kept) commands.push_back(shell_word(line.front()) + " inspect " + shell_word(saves_.last_checkpoint()));
   return commands;

@@ -53,6 +53,10 @@ TEST_F(Judgements, HaveTheSameBitsAtEveryStageAndWithTwoRanks) {
       expect_success(trainer(train(other, how + "zero_stage=" + stage), 2));
       expect_identical(out(name) + "/checkpoint-4", out(other) + "/checkpoint-4");
       EXPECT_EQ(row(name, 4)["kl"], row(other, 4)["kl"]);
+      for (const char* figure : {"rewards/chosen", "rewards/rejected", "logps/chosen", "logps/rejected"}) {
+        const double alone = row(name, 4)[figure].get<double>();
+        EXPECT_NEAR(row(other, 4)[figure].get<double>(), alone, 1e-9 * std::abs(alone)) << figure;
+      }
     }
   }
 }
@@ -61,9 +65,14 @@ TEST_F(Judgements, HaveTheSameBitsAtEveryStageAndWithTwoRanks) {
 TEST_F(Judgements, ReadAReferencePointAboveZero) {
   const std::string reference = Judged::get().path("reference");
   expect_success(trainer(Task::get().train(reference, "max_steps=1 save_strategy=no learning_rate=1e-2")));
-  const std::string how = "finetuning_type=lora max_steps=1 save_strategy=no ref_model=" + reference;
-  expect_success(trainer(train("point", how)));
-  EXPECT_GT(row("point", 1)["kl"].get<double>(), 0.0);
+  const std::string how =
+      "finetuning_type=lora max_steps=1 save_strategy=no deterministic=strict ref_model=" + reference;
+  expect_success(trainer(train("point", how + " max_steps=2")));
+  const double first = row("point", 1)["kl"].get<double>(), second = row("point", 2)["kl"].get<double>();
+  EXPECT_GT(first, 0.0);
+  EXPECT_NE(first, second);
+  expect_success(trainer(train("ranks", how + " max_steps=2 logging_steps=2"), 2));
+  EXPECT_NEAR(row("ranks", 2)["kl"].get<double>(), (first + second) / 2, 1e-9 * first);
   expect_success(trainer(train("weights", how + " kto_chosen_weight=2 kto_rejected_weight=0.5")));
   EXPECT_NE(row("point", 1)["loss"], row("weights", 1)["loss"]);
   EXPECT_EQ(row("point", 1)["kl"], row("weights", 1)["kl"]);

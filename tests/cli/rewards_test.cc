@@ -130,7 +130,8 @@ TEST_F(Rewards, AreRefusedWhereTextIsWritten) {
                  "a reward model gives scores and writes no text");
   expect_refused("generate " + Pairs::get().other_model() + " --reward --file " + Pairs::get().file(),
                  "--reward needs a reward model");
-  expect_refused("generate " + out("saved") + " --reward", "--reward needs questions in a file");
+  const std::string rewards = "generate " + out("saved") + " --reward";
+  expect_refused(rewards, "--reward needs questions in a file");
   spill(Pairs::get().path("one.jsonl"), R"({"prompt": "a", "chosen": "b"})"
                                         "\n");
   expect_refused(train("refused", "dataset=" + Pairs::get().path("one.jsonl")), "are not pairs of answers");
@@ -138,6 +139,14 @@ TEST_F(Rewards, AreRefusedWhereTextIsWritten) {
                                              "\n");
   expect_refused("generate " + out("saved") + " --reward --file " + Pairs::get().path("question.jsonl"),
                  "the row has no answer to score");
+  // A file that cannot be written is refused before rows are scored.
+  const std::string into = rewards + " --file " + Pairs::get().path("question.jsonl") + " --out ";
+  spill(folder_ / "kept.jsonl", "kept");
+  expect_refused(into + (folder_ / "kept.jsonl"), "the file of rewards exists already");
+  expect_refused(into + (folder_ / "kept.jsonl") + " --overwrite", "the row has no answer to score");
+  EXPECT_EQ(slurp(folder_ / "kept.jsonl"), "kept");
+  expect_refused(into + out("saved") + " --overwrite", "--out names a folder");
+  expect_refused(into + (folder_ / "kept.jsonl/scores.jsonl"), "kept.jsonl");
   // Training continues from a saved reward model, with its head.
   expect_success(trainer(train("again", "max_steps=1 save_strategy=no model_name_or_path=" + out("saved"))));
 }

@@ -98,7 +98,18 @@ TEST(Judged, NeedDataOfTheirStage) {
   EXPECT_NE(refused(plain, Answers::judged).find("no 'kto_tag'"), std::string::npos);
   EXPECT_NE(refused(tagged, Answers::single).find("set stage: kto"), std::string::npos);
   EXPECT_NE(refused(ranking, Answers::judged).find("set stage: dpo"), std::string::npos);
-  EXPECT_THROW(detect_judged(Json::parse(R"({"prompt": "q", "completion": "a"})"), "row"), Error);
+  const auto advice = [](const auto& detect, const char* row) {
+    try {
+      detect(Json::parse(row), "row");
+    } catch (const Error& e) {
+      return e.problem().fix.substr(e.problem().fix.rfind(": ") + 2);
+    }
+    return std::string();
+  };
+  EXPECT_EQ(advice(detect_judged, R"({"prompt": "q", "completion": "a"})"), "sft");
+  EXPECT_EQ(advice(detect_judged, R"({"prompt": "q", "chosen": "a", "rejected": "b"})"), "dpo or rm");
+  EXPECT_EQ(advice(detect_pairs, R"({"prompt": "q", "completion": "a"})"), "sft");
+  EXPECT_EQ(advice(detect_pairs, kRows[0].row), "kto");
   EXPECT_THROW(detect_judged(Json::parse(R"({"words": "q", "label": true})"), "row"), Error);
 }
 

@@ -1,10 +1,12 @@
-// Facts of ranks in the log: the largest memory, and the loss of each rank.
+// The log: the largest memory, the loss of each rank, and means over answers.
 #include "../src/train/logs/step_report.h"
 
 #include <gtest/gtest.h>
 
 #include <sys/resource.h>
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "octet/base/error.h"
@@ -134,6 +136,48 @@ TEST_P(RankLosses, AreOfTheRanksOwnMicroBatches) {
     for (const std::string& text : c.all_gather_bytes(std::to_string(own.sum))) sum += std::stod(text);
     EXPECT_NEAR(step.loss_sum, sum, 1e-4) << "the step's loss is that of all ranks";
   });
+}
+
+using Fields = std::map<std::string, double>;
+
+Fields of_judged(const std::vector<double>& sums, double point) {
+  const auto fields = judgement_fields(sums, point);
+  return {fields.begin(), fields.end()};
+}
+
+Fields of_pairs(const std::vector<double>& sums, ops::PreferenceKind kind) {
+  const auto fields = preference_fields(sums, {.kind = kind});
+  return {fields.begin(), fields.end()};
+}
+
+TEST(AnswerFields, OfJudgedAnswersAreMeansOverEachKind) {
+  // Rewards, log-probabilities, three desirable and two undesirable answers, tokens.
+  EXPECT_EQ(of_judged({6, 3, -12, -30, 3, 2, 70}, 0.25), (Fields{{"rewards/chosen", 2},
+                                                                 {"rewards/rejected", 1.5},
+                                                                 {"rewards/margins", 0.5},
+                                                                 {"logps/chosen", -4},
+                                                                 {"logps/rejected", -15},
+                                                                 {"kl", 0.25}}));
+  EXPECT_EQ(of_judged({6, 0, -12, 0, 3, 0, 70}, 0.25),
+            (Fields{{"rewards/chosen", 2}, {"logps/chosen", -4}, {"kl", 0.25}}));
+  EXPECT_EQ(of_judged({0, 0, 0, 0, 0, 0, 0}, 0), Fields{});
+}
+
+TEST(AnswerFields, OfRewardModelsHaveNoLogProbabilities) {
+  using enum ops::PreferenceFigure;
+  std::vector<double> sums(ops::kPreferenceFigures);
+  const auto set = [&](ops::PreferenceFigure figure, double sum) {
+    sums[static_cast<std::size_t>(figure)] = sum;
+  };
+  set(pairs, 4), set(reward_chosen, 8), set(reward_rejected, 2), set(accurate, 3);
+  set(chosen, -20), set(rejected, -40);
+  Fields fields{{"rewards/chosen", 2},
+                {"rewards/rejected", 0.5},
+                {"rewards/margins", 1.5},
+                {"rewards/accuracies", 0.75}};
+  EXPECT_EQ(of_pairs(sums, ops::PreferenceKind::bradley_terry), fields);
+  fields["logps/chosen"] = -5, fields["logps/rejected"] = -10;
+  EXPECT_EQ(of_pairs(sums, ops::PreferenceKind::sigmoid), fields);
 }
 
 }  // namespace

@@ -47,11 +47,13 @@ TEST(RunCommands, ReplaceAConfiguredStart) {
 TEST(RunCommands, TryTheModelOrTheAdapter) {
   config::ModelKeys config;
   config.model_name_or_path = "base";
-  EXPECT_EQ(next_commands("trainer", config, "out", ""),
+  EXPECT_EQ(next_commands("trainer", config, {.folder = "out"}),
             (Words{R"(trainer generate out "the begin of a text")"}));
+  EXPECT_EQ(next_commands("trainer", config, {.folder = "out", .template_name = "chatml", .scores = true}),
+            (Words{"trainer generate out --template chatml --reward --file rows.jsonl"}));
   config.finetuning_type = "lora";
   EXPECT_EQ(
-      next_commands("trainer", config, "out", ""),
+      next_commands("trainer", config, {.folder = "out"}),
       (Words{"trainer export out out-merged --merge", R"(trainer generate out "the begin of a text")"}));
 }
 
