@@ -132,6 +132,9 @@ TEST_F(Rewards, AreRefusedWhereTextIsWritten) {
                  "--reward needs a reward model");
   const std::string rewards = "generate " + out("saved") + " --reward";
   expect_refused(rewards, "--reward needs questions in a file");
+  for (const char* option : {"--score", "--max-new 4", "--temperature 0.5", "--logprobs 2", "--n 2"})
+    expect_refused(rewards + " --file " + Pairs::get().file() + " " + option,
+                   "--reward gives no answers, so " + split(option, ' ').front() + " has no effect");
   spill(Pairs::get().path("one.jsonl"), R"({"prompt": "a", "chosen": "b"})"
                                         "\n");
   expect_refused(train("refused", "dataset=" + Pairs::get().path("one.jsonl")), "are not pairs of answers");

@@ -220,10 +220,6 @@ void require_consistent(const GenerateOptions& o) {
   if (o.score && (o.exact_match || o.rouge_l || o.extract || o.samples > 1 || !o.prompt_file.empty()))
     refuse("--score gives no answers",
            "leave out --exact-match, --rouge-l, --extract, --n and --prompt-file");
-  if (o.reward && (o.score || o.exact_match || o.rouge_l || o.extract || o.samples > 1 ||
-                   !o.prompt_file.empty() || !o.save_routing.empty()))
-    refuse("--reward gives no answers",
-           "leave out --score, --exact-match, --rouge-l, --extract, --n, --prompt-file and --save-routing");
   if (o.reward && (o.fp8 || o.tensor_parallel_size > 1 || o.pipeline_parallel_size > 1))
     refuse("--reward computes with whole layers in fp32 or bf16",
            "leave out --dtype fp8, --tensor-parallel-size and --pipeline-parallel-size");
@@ -254,6 +250,21 @@ void require_consistent(const GenerateOptions& o) {
       if (std::filesystem::equivalent(input, output, none))
         refuse("answers would be written over " + input, "name another file with --out");
     }
+  }
+}
+
+// Throws Error for options of answers with --reward.
+void require_no_answers(const Options& options) {
+  for (const char* option :
+       {"--score", "--exact-match", "--rouge-l", "--extract", "--n", "--prompt-file", "--save-routing",
+        "--max-new", "--min-new", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty",
+        "--stop", "--stop-id", "--ignore-eos", "--logprobs", "--max-broken-rows"}) {
+    if (options.count(option) == 0) continue;
+    throw Error({.what = std::string("--reward gives no answers, so ") + option + " has no effect",
+                 .expected = std::string("--reward without ") + option,
+                 .where = "command line",
+                 .fix = std::string("leave out ") + option,
+                 .code = ExitCode::usage});
   }
 }
 
@@ -386,6 +397,7 @@ std::optional<GenerateCall> read_generate_call(const Arguments& arguments) {
   if (!pattern.empty()) o.extract = pattern;
   o.best = o.score ? std::max<std::int64_t>(0, o.answers.logprobs) : 0;
   o.hdf5 = o.score && answers::named_as_hdf5(o.out);
+  if (o.reward) require_no_answers(options);
   require_consistent(o);
   call.model_defaults = !no_model_defaults;
   for (const auto& [option, name] : {std::pair{"--temperature", "temperature"},
