@@ -177,20 +177,28 @@ struct ScanCut {
   static constexpr int elements = (ahead ? 3 : 2) * keys + state + 2 * square + 4 * values;
   static constexpr int token_bytes = 2 * kChunk * static_cast<int>(sizeof(DeltaToken));
   static constexpr int bytes = token_bytes + elements * static_cast<int>(sizeof(T));
-  /// Tiles of a warp: four warps share the rows of a tile, two its columns.
-  static constexpr int state_tiles = KD / 64, value_tiles = VS / 16;
+  /// Tiles of a warp: four warps share the rows of a tile, and `parts` share its columns.
+  static constexpr int parts = VS > 64 ? 4 : 2, threads = parts * 4 * kWarp;
+  static constexpr int state_tiles = KD / 64, value_tiles = VS / (8 * parts);
   static constexpr int blocks = bytes <= 113 * 1024 && KD <= 128 ? 2 : 1;
 };
-/// Columns of the values of a block for a micro-batch. If two narrow blocks fit on a multiprocessor, they
-/// hide the waits of each other. Otherwise wide blocks read less in total, and narrow blocks fill the GPU
-/// with few documents. Bits do not depend on the choice.
-template <typename T, typename F>
+/// Calls f with an integral constant: the columns of the values of a block. Wide blocks read less in total.
+/// Narrow blocks fill the GPU with few documents: two fit on a multiprocessor, and hide the waits of each
+/// other. Bits do not depend on the choice.
+template <typename T, int KD, typename F>
 void with_value_columns(const DeltaHeads& heads, const Documents& documents, F f) {
   if constexpr (sizeof(T) == 4) {
     f(std::integral_constant<int, 16>{});
   } else {
-    const std::int64_t wide = documents.count * heads.value_heads * ceil_div(heads.value_dim, 64);
-    if (heads.key_dim > 128 && wide >= multiprocessors()) return f(std::integral_constant<int, 64>{});
+    const auto blocks = [&](std::int64_t columns) {
+      return documents.count * heads.value_heads * ceil_div(heads.value_dim, columns);
+    };
+    if constexpr (KD > 128) {
+      if (blocks(64) >= multiprocessors()) return f(std::integral_constant<int, 64>{});
+    } else {
+      const bool narrow_fits = blocks(32) <= 2 * multiprocessors();
+      if (heads.value_dim > 64 && !narrow_fits) return f(std::integral_constant<int, 128>{});
+    }
     f(std::integral_constant<int, 32>{});
   }
 }

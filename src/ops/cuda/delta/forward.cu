@@ -8,10 +8,10 @@ namespace {
 
 /// Block (document or the tokens after all documents, value head, columns of values).
 template <typename T, int KD, int VS>
-__global__ void __launch_bounds__(kDeltaThreads, ScanCut<T, KD, VS>::blocks)
+__global__ void __launch_bounds__(ScanCut<T, KD, VS>::threads, ScanCut<T, KD, VS>::blocks)
     delta_rule_kernel(DeltaRuleArgs a, DeltaWork<T> work, DeltaVector vector) {
   using Cut = ScanCut<T, KD, VS>;
-  constexpr int kTiles = Cut::value_tiles, kStateTiles = Cut::state_tiles;
+  constexpr int kTiles = Cut::value_tiles, kStateTiles = Cut::state_tiles, kThreads = Cut::threads;
   const DeltaHeads& heads = a.heads;
   const std::int64_t slices = (heads.value_dim + VS - 1) / VS;
   const std::int64_t slice = blockIdx.x % slices, head = blockIdx.x / slices % heads.value_heads;
@@ -40,25 +40,25 @@ __global__ void __launch_bounds__(kDeltaThreads, ScanCut<T, KD, VS>::blocks)
   const auto copy_keys = [&](std::int64_t c) {
     const ChunkPlace chunk = span.chunk(c);
     if (chunk.tokens == 0) return;
-    copy_part<kChunk, KD, kDeltaThreads>(keys_at(c), keys_of<T>(a.qkv, heads, chunk, key_head, vector.qkv));
+    copy_part<kChunk, KD, kThreads>(keys_at(c), keys_of<T>(a.qkv, heads, chunk, key_head, vector.qkv));
   };
   const auto copy_inputs = [&](std::int64_t c) {
     const ChunkPlace chunk = span.chunk(c);
     if (chunk.tokens == 0) return;
-    copy_part<kChunk, KD, kDeltaThreads>(queries, queries_of<T>(a.qkv, heads, chunk, key_head, vector.qkv));
-    copy_part<kChunk, VS, kDeltaThreads>(values, columns_of<T>(a.qkv, chunk, value_column, cols, vector.qkv));
+    copy_part<kChunk, KD, kThreads>(queries, queries_of<T>(a.qkv, heads, chunk, key_head, vector.qkv));
+    copy_part<kChunk, VS, kThreads>(values, columns_of<T>(a.qkv, chunk, value_column, cols, vector.qkv));
     copy_tokens(tokens + c % 2 * kChunk, work.tokens, heads, chunk, head);
   };
   const auto copy_square = [&](T* to, const T* squares, std::int64_t c) {
     const ChunkPlace chunk = span.chunk(c);
     if (chunk.tokens == 0) return;
-    copy_part<kChunk, kChunk, kDeltaThreads>(to, square_of(squares, heads, chunk, head));
+    copy_part<kChunk, kChunk, kThreads>(to, square_of(squares, heads, chunk, head));
   };
 
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int row0 = warp % 4 * 16, col0 = warp / 4 * (VS / 2), key0 = warp % 4 * (KD / 4);
+  const int row0 = warp % 4 * 16, col0 = warp / 4 * (VS / Cut::parts), key0 = warp % 4 * (KD / 4);
   float state[kStateTiles][kTiles][4] = {};
-  for (int i = static_cast<int>(threadIdx.x); i < Cut::state; i += kDeltaThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < Cut::state; i += kThreads) {
     state_tile[i] = narrow<T>(0.0f);
   }
   if constexpr (Cut::ahead) copy_keys(0);
@@ -84,9 +84,9 @@ __global__ void __launch_bounds__(kDeltaThreads, ScanCut<T, KD, VS>::blocks)
 
     if (a.states != nullptr && c > 0) {
       const std::int64_t at = ((chunk.state - 1) * heads.value_heads + head) * heads.key_dim;
-      write_part<KD, VS, kDeltaThreads>(static_cast<T*>(a.states) + at * heads.value_dim + slice * VS,
-                                        heads.value_dim, static_cast<int>(heads.key_dim), cols, vector.states,
-                                        state_tile);
+      write_part<KD, VS, kThreads>(static_cast<T*>(a.states) + at * heads.value_dim + slice * VS,
+                                   heads.value_dim, static_cast<int>(heads.key_dim), cols, vector.states,
+                                   state_tile);
     }
     float of_keys[kTiles][4] = {}, o[kTiles][4] = {};
     add_two_gemms<KD, Stored::rows, Stored::depth>(of_keys, o, own_keys + row0 * Cut::key_pitch,
@@ -148,14 +148,15 @@ void run(Stream& stream, const DeltaRuleArgs& a) {
                            .states = reinterpret_cast<std::uintptr_t>(a.states) % 16 == 0};
   prepare_chunks<T>(on, a.qkv, a.log_decay, a.beta, a.heads, a.documents, work, vector);
   with_key_columns(a.heads.key_dim, [&](auto key_columns) {
-    with_value_columns<T>(a.heads, a.documents, [&](auto value_columns) {
+    with_value_columns<T, key_columns.value>(a.heads, a.documents, [&](auto value_columns) {
       constexpr int kKeys = key_columns.value, kValues = value_columns.value;
       constexpr int bytes = ScanCut<T, kKeys, kValues>::bytes;
       allow_delta_shared(delta_rule_kernel<T, kKeys, kValues>, bytes);
       const std::int64_t blocks =
           (a.documents.count + 1) * a.heads.value_heads * ceil_div(a.heads.value_dim, kValues);
       delta_rule_kernel<T, kKeys, kValues>
-          <<<static_cast<unsigned>(blocks), kDeltaThreads, bytes, on>>>(a, work, vector);
+          <<<static_cast<unsigned>(blocks), ScanCut<T, kKeys, kValues>::threads, bytes, on>>>(a, work,
+                                                                                              vector);
       octet::cuda::check_launch("delta_rule");
     });
   });

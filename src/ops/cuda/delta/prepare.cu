@@ -50,9 +50,11 @@ __device__ inline void join_inverses(const float* a, float* x, float* between) {
   __syncthreads();
 }
 
-/// x = (I + a)⁻¹ for a strictly lower triangular matrix. `x` is zero before. Diagonal blocks of 16 rows are
-/// inverted by substitution, then blocks are joined. Called by all threads after a barrier; ends with one.
-__device__ inline void invert(const float* a, float* x, float* between) {
+/// x = (I + a)⁻¹ for a strictly lower triangular matrix. The upper triangle of `x` is zero before. Diagonal
+/// blocks of 16 rows are inverted by substitution, then blocks are joined. Warps that substitute nothing call
+/// `meanwhile`. Called by all threads after a barrier; ends with one.
+template <typename F>
+__device__ inline void invert(const float* a, float* x, float* between, F meanwhile) {
   constexpr int block = 16;
   if (threadIdx.x < kChunk) {
     const int first = static_cast<int>(threadIdx.x) / block * block,
@@ -74,6 +76,8 @@ __device__ inline void invert(const float* a, float* x, float* between) {
     }
 #pragma unroll
     for (int r = 0; r < block; ++r) x[(first + r) * kSquare + first + col] = own[r];
+  } else {
+    meanwhile();
   }
   __syncthreads();
   join_inverses<block>(a, x, between);
@@ -132,8 +136,8 @@ __global__ void __launch_bounds__(kDeltaThreads, KD <= 128 ? 3 : 1)
     prepare_kernel(ConstMatrix qkv, const float* log_decay, const float* beta, DeltaHeads heads,
                    Documents documents, DeltaWork<T> work, bool vector) {
   using Cut = PrepareCut<T, KD>;
-  __shared__ double decays[kChunk];
-  __shared__ float betas[kChunk], key_norms[kChunk], query_norms[kChunk];
+  __shared__ double decays_of[2][kChunk];  // of two heads
+  __shared__ float betas_of[2][kChunk], key_norms[kChunk], query_norms[kChunk];
   const ChunkPlace chunk = find_chunk(documents.cu_seqlens, documents.count, blockIdx.x);
   if (chunk.tokens == 0) return;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp;
@@ -142,6 +146,12 @@ __global__ void __launch_bounds__(kDeltaThreads, KD <= 128 ? 3 : 1)
   copy_part<kChunk, KD, kDeltaThreads>(keys, keys_of<T>(qkv, heads, chunk, blockIdx.y, vector));
   copy_part<kChunk, KD, kDeltaThreads>(queries, queries_of<T>(qkv, heads, chunk, blockIdx.y, vector));
   end_copies();
+  const std::int64_t group = heads.value_heads / heads.key_heads;
+  const auto read_head = [&](std::int64_t h) {
+    const std::int64_t at = chunk.first * heads.value_heads + blockIdx.y * group + h;
+    sum_decays(log_decay + at, beta + at, heads.value_heads, chunk.tokens, decays_of[h % 2], betas_of[h % 2]);
+  };
+  if (warp == kDeltaThreads / kWarp - 1) read_head(0);
   wait_for_copies<0>();
   __syncthreads();
   {
@@ -172,15 +182,11 @@ __global__ void __launch_bounds__(kDeltaThreads, KD <= 128 ? 3 : 1)
   float* const a = reinterpret_cast<float*>(dynamic_shared());
   float* const x = a + kChunk * kSquare;
   float* const between = x + kChunk * kSquare;
-  const std::int64_t group = heads.value_heads / heads.key_heads;
-  for (std::int64_t head = blockIdx.y * group; head < (blockIdx.y + 1) * group; ++head) {
-    const std::int64_t first = chunk.row(heads, head);
-    if (warp == 0) {
-      const std::int64_t at = chunk.first * heads.value_heads + head;
-      sum_decays(log_decay + at, beta + at, heads.value_heads, chunk.tokens, decays, betas);
-    }
-    for (int i = thread; i < kChunk * kSquare; i += kDeltaThreads) x[i] = 0.0f;
-    __syncthreads();
+  for (int i = thread; i < kChunk * kSquare; i += kDeltaThreads) x[i] = 0.0f;
+  for (std::int64_t h = 0; h < group; ++h) {
+    const std::int64_t first = chunk.row(heads, blockIdx.y * group + h);
+    const double* const decays = decays_of[h % 2];
+    const float* const betas = betas_of[h % 2];
     if (thread < chunk.tokens) {
       const double c = decays[thread];
       const float in = decay_between(c, 0.0), out = decay_between(decays[chunk.tokens - 1], c);
@@ -208,7 +214,9 @@ __global__ void __launch_bounds__(kDeltaThreads, KD <= 128 ? 3 : 1)
       }
     }
     __syncthreads();
-    invert(a, x, between);
+    invert(a, x, between, [&] {
+      if (warp == kDeltaThreads / kWarp - 1 && h + 1 < group) read_head(h + 1);
+    });
     for (int i = thread; i < chunk.tokens * (kChunk / kPack); i += kDeltaThreads) {
       const int row = i / (kChunk / kPack), col = i % (kChunk / kPack) * kPack;
       float values[kPack];
@@ -216,7 +224,6 @@ __global__ void __launch_bounds__(kDeltaThreads, KD <= 128 ? 3 : 1)
       for (int e = 0; e < kPack; ++e) values[e] = x[row * kSquare + col + e];
       store_pack(work.inverse + (first + row) * kChunk + col, values, kPack, true);
     }
-    __syncthreads();
   }
 }
 

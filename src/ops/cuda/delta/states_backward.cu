@@ -10,10 +10,10 @@ namespace {
 ///   dS before = exp(c_n) dS + Qᵀ (exp(c) dO) - Kᵀ (exp(c) beta Z)
 /// Z is stored in the columns of values of d_qkv.
 template <typename T, int KD, int VS>
-__global__ void __launch_bounds__(kDeltaThreads, ScanCut<T, KD, VS>::blocks)
+__global__ void __launch_bounds__(ScanCut<T, KD, VS>::threads, ScanCut<T, KD, VS>::blocks)
     states_backward_kernel(DeltaRuleBackwardArgs a, DeltaWork<T> work, DeltaVector vector) {
   using Cut = ScanCut<T, KD, VS>;
-  constexpr int kTiles = Cut::value_tiles, kStateTiles = Cut::state_tiles;
+  constexpr int kTiles = Cut::value_tiles, kStateTiles = Cut::state_tiles, kThreads = Cut::threads;
   const DeltaHeads& heads = a.heads;
   const std::int64_t slices = (heads.value_dim + VS - 1) / VS;
   const std::int64_t slice = blockIdx.x % slices, head = blockIdx.x / slices % heads.value_heads;
@@ -42,25 +42,25 @@ __global__ void __launch_bounds__(kDeltaThreads, ScanCut<T, KD, VS>::blocks)
   const auto copy_keys = [&](std::int64_t s) {
     const ChunkPlace chunk = chunk_at(s);
     if (chunk.tokens == 0) return;
-    copy_part<kChunk, KD, kDeltaThreads>(keys_at(s), keys_of<T>(a.qkv, heads, chunk, key_head, vector.qkv));
+    copy_part<kChunk, KD, kThreads>(keys_at(s), keys_of<T>(a.qkv, heads, chunk, key_head, vector.qkv));
   };
   const auto copy_square = [&](T* to, const T* squares, std::int64_t s) {
     const ChunkPlace chunk = chunk_at(s);
     if (chunk.tokens == 0) return;
-    copy_part<kChunk, kChunk, kDeltaThreads>(to, square_of(squares, heads, chunk, head));
+    copy_part<kChunk, kChunk, kThreads>(to, square_of(squares, heads, chunk, head));
   };
   const auto copy_gradients = [&](std::int64_t s) {
     const ChunkPlace chunk = chunk_at(s);
     if (chunk.tokens == 0) return;
-    copy_part<kChunk, VS, kDeltaThreads>(d_out, columns_of<T>(a.d_out, chunk, out_column, cols, vector.out));
+    copy_part<kChunk, VS, kThreads>(d_out, columns_of<T>(a.d_out, chunk, out_column, cols, vector.out));
     copy_tokens(tokens + s % 2 * kChunk, work.tokens, heads, chunk, head);
     copy_square(scores, work.scores, s);
   };
 
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int row0 = warp % 4 * 16, col0 = warp / 4 * (VS / 2), key0 = warp % 4 * (KD / 4);
+  const int row0 = warp % 4 * 16, col0 = warp / 4 * (VS / Cut::parts), key0 = warp % 4 * (KD / 4);
   float state[kStateTiles][kTiles][4] = {};
-  for (int i = static_cast<int>(threadIdx.x); i < Cut::state; i += kDeltaThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < Cut::state; i += kThreads) {
     state_tile[i] = narrow<T>(0.0f);
   }
   if constexpr (Cut::ahead) copy_keys(0);
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kDeltaThreads, ScanCut<T, KD, VS>::blocks)
     wait_for_copies<1>();
     __syncthreads();  // all of the step before is done
     copy_keys(Cut::ahead ? s + 1 : s);
-    copy_part<kChunk, KD, kDeltaThreads>(queries, queries_of<T>(a.qkv, heads, chunk, key_head, vector.qkv));
+    copy_part<kChunk, KD, kThreads>(queries, queries_of<T>(a.qkv, heads, chunk, key_head, vector.qkv));
     end_copies();
     if constexpr (!Cut::ahead) {
       wait_for_copies<0>();
@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(kDeltaThreads, ScanCut<T, KD, VS>::blocks)
 
     if (!chunk.ends) {
       const std::int64_t at = (chunk.state * heads.value_heads + head) * heads.key_dim;
-      write_part<KD, VS, kDeltaThreads>(work.d_states + at * heads.value_dim + slice * VS, heads.value_dim,
-                                        static_cast<int>(heads.key_dim), cols, true, state_tile);
+      write_part<KD, VS, kThreads>(work.d_states + at * heads.value_dim + slice * VS, heads.value_dim,
+                                   static_cast<int>(heads.key_dim), cols, true, state_tile);
     }
     float d_u[kTiles][4] = {};
     add_gemm<KD, Stored::rows, Stored::depth>(d_u, own_keys + row0 * Cut::key_pitch, Cut::key_pitch,
@@ -144,14 +144,15 @@ void states_backward(cudaStream_t stream, const DeltaRuleBackwardArgs& a, const 
                      const DeltaVector& vector) {
   if (a.documents.count == 0) return;
   with_key_columns(a.heads.key_dim, [&](auto key_columns) {
-    with_value_columns<T>(a.heads, a.documents, [&](auto value_columns) {
+    with_value_columns<T, key_columns.value>(a.heads, a.documents, [&](auto value_columns) {
       constexpr int kKeys = key_columns.value, kValues = value_columns.value;
       constexpr int bytes = ScanCut<T, kKeys, kValues>::bytes;
       allow_delta_shared(states_backward_kernel<T, kKeys, kValues>, bytes);
       const std::int64_t blocks =
           a.documents.count * a.heads.value_heads * ceil_div(a.heads.value_dim, kValues);
       states_backward_kernel<T, kKeys, kValues>
-          <<<static_cast<unsigned>(blocks), kDeltaThreads, bytes, stream>>>(a, work, vector);
+          <<<static_cast<unsigned>(blocks), ScanCut<T, kKeys, kValues>::threads, bytes, stream>>>(a, work,
+                                                                                                  vector);
       octet::cuda::check_launch("delta_rule_backward");
     });
   });
