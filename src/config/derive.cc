@@ -200,6 +200,32 @@ std::vector<Config> storages(const Config& config) {
   return all;
 }
 
+std::string best_figure_name(const EvaluationKeys& config) {
+  const std::string name = config.metric_for_best_model.value_or("loss");
+  return name.starts_with("eval_") ? name.substr(5) : name;
+}
+
+bool greater_is_better(const EvaluationKeys& config) {
+  if (config.greater_is_better) return *config.greater_is_better;
+  const std::string name = best_figure_name(config);
+  return !name.ends_with("loss") && name != "perplexity" && name != "kl";
+}
+
+std::vector<std::string> evaluation_figures(const Config& config) {
+  const std::string& stage = config.stage;
+  std::vector<std::string> figures = {"loss"};
+  if (stage == "pt") figures.emplace_back("perplexity");
+  if (stage == "dpo" || stage == "rm" || stage == "kto")
+    figures.insert(figures.end(), {"rewards/chosen", "rewards/rejected", "rewards/margins"});
+  if (stage == "dpo" || stage == "rm") figures.emplace_back("rewards/accuracies");
+  if (stage == "dpo" || stage == "kto") figures.insert(figures.end(), {"logps/chosen", "logps/rejected"});
+  if (stage == "dpo" && config.pref_loss == "orpo")
+    figures.insert(figures.end(), {"sft_loss", "odds_ratio_loss"});
+  if (stage == "kto") figures.emplace_back("kl");
+  if (config.compute_accuracy) figures.emplace_back("accuracy");
+  return figures;
+}
+
 bool says_recompute(const MemoryKeys& config) {
   return config.recompute_requested || config.gradient_checkpointing || config.disable_gradient_checkpointing;
 }

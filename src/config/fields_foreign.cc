@@ -19,7 +19,6 @@ struct NotedKey {
 
 constexpr const char* kExport = "belongs to trainer export";
 constexpr const char* kTokensCounted = "tokens are always counted, and logged by the second";
-constexpr const char* kBestModel = "the best model is that of the smallest evaluation loss";
 constexpr const char* kCompiled = "nothing is compiled at run time";
 constexpr const char* kUpload = "nothing is uploaded";
 constexpr const char* kMedia = "only text is trained, and rows with images, audio or video are refused";
@@ -81,8 +80,6 @@ const NotedKey kNoted[] = {
     {"include_num_input_tokens_seen", kBool, "false", kTokensCounted},
     {"include_tokens_per_second", kBool, "false", kTokensCounted},
     {"include_effective_tokens_per_second", kBool, "false", kTokensCounted},
-    {"metric_for_best_model", kText, "null", kBestModel},
-    {"greater_is_better", kBool, "null", kBestModel},
     {"prediction_loss_only", kBool, "false",
      "evaluation computes the loss, and with compute_accuracy the accuracy"},
     {"enable_jit_checkpoint", kBool, "false", "a signal always saves before the run ends"},
@@ -158,14 +155,11 @@ const RefusedKey kRefused[] = {
      "the loss is always normalised by the trained tokens of the whole step; set it to true"},
     {"tensor_parallel_size", kInt, "1", kSplit},
     {"pipeline_parallel_size", kInt, "1", kSplit},
-    {"early_stopping_steps", kInt, "", "early stopping is not built; use max_steps"},
     {"save_only_model", kBool, "false", "a checkpoint always resumes; trainer export writes the model alone"},
     {"ignore_data_skip", kBool, "false", "a resumed run finds its place in the data by arithmetic, at once"},
     {"logging_strategy", kText, "steps", "logging goes by steps"},
     {"fsdp", kText, "false", "sharding is zero_stage here"},
     {"fsdp_config", kText, "", "sharding is zero_stage here"},
-    {"eval_delay", kNumber, "0", "evaluations begin with the run"},
-    {"eval_on_start", kBool, "false", "the first evaluation follows the first eval_steps"},
     {"restore_callback_states_from_checkpoint", kBool, "false", "there are no callbacks"},
 };
 

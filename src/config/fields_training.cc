@@ -193,9 +193,9 @@ void add_logging(Table& t) {
 }
 
 void add_saving(Table& t) {
-  t.used("save_strategy", &Config::save_strategy, "When checkpoints are written.")
-      .one_of({"steps", "epoch", "no", "best"})
-      .refuse("best", "keeping the best checkpoint is not built; use steps or epoch");
+  t.used("save_strategy", &Config::save_strategy,
+         "When checkpoints are written. best: after each evaluation that improves metric_for_best_model.")
+      .one_of({"steps", "epoch", "no", "best"});
   t.used("save_steps", &Config::save_steps, "Steps between checkpoints; below 1 a share of all steps.")
       .range(0, kMaxCount)
       .above(0);
@@ -223,8 +223,20 @@ void add_saving(Table& t) {
       .one_of({"fp32", "bf16", "fp16"});
   t.used("export_size", &Config::export_size, "Largest size of a file of the final model, in GB.").above(0);
   t.used("load_best_model_at_end", &Config::load_best_model_at_end,
-         "The final model is the checkpoint with the smallest evaluation loss, which save_total_limit does "
+         "The final model is the checkpoint with the best metric_for_best_model, which save_total_limit does "
          "not remove. Only evaluated steps are compared.");
+  t.used(
+       "metric_for_best_model", &Config::metric_for_best_model,
+       "The figure of an evaluation that finds the best model; null is loss. The name may begin with eval_.")
+      .details(
+          "Figures: loss; perplexity with stage: pt; accuracy with compute_accuracy: true; rewards and "
+          "log-probabilities as in the log with stage: dpo, kto and rm.");
+  t.used("greater_is_better", &Config::greater_is_better,
+         "Whether a larger metric_for_best_model is better; null: not if its name ends in loss, and not for "
+         "perplexity and kl.");
+  t.used("early_stopping_steps", &Config::early_stopping_steps,
+         "The run ends early after this many evaluations in a row without a better metric_for_best_model.")
+      .at_least(1);
   t.used("save_async", &Config::save_async,
          "Write checkpoints during the next steps, from a copy of the state in host memory. auto: if the run "
          "saves before its end, and three quarters of the memory hold it with this copy.")
@@ -238,6 +250,10 @@ void add_saving(Table& t) {
   t.used("eval_steps", &Config::eval_steps, "Steps between evaluations; null is logging_steps.")
       .range(0, kMaxCount)
       .above(0);
+  t.used("eval_delay", &Config::eval_delay,
+         "The first step with an evaluation; with eval_strategy: epoch the first epoch.")
+      .at_least(0);
+  t.used("eval_on_start", &Config::eval_on_start, "Evaluate before the first step too.");
   t.used("do_train", &Config::do_train, "Must be true: this program trains.");
 }
 

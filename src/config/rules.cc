@@ -16,6 +16,7 @@ class Rules : RulesOf {
     required();
     apply_adapter_rules(r_, options_);
     apply_data_rules(r_, options_);
+    apply_evaluation_rules(r_, options_);
     apply_loss_rules(r_, options_);
     other_names();
     precision();

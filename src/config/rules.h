@@ -82,8 +82,10 @@ class RulesOf {
 void apply_adapter_rules(Resolved& resolved, const LoadOptions& options);
 /// Expands ~ in folders, and finds models in Hugging Face's cache.
 void apply_path_rules(Resolved& resolved, const LoadOptions& options);
-/// Data, packing, evaluation and the best model.
+/// Data and packing.
 void apply_data_rules(Resolved& resolved, const LoadOptions& options);
+/// Evaluation, the best model, and runs that end early.
+void apply_evaluation_rules(Resolved& resolved, const LoadOptions& options);
 /// The loss of tokens, and preferences.
 void apply_loss_rules(Resolved& resolved, const LoadOptions& options);
 /// Checks for silent errors.

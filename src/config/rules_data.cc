@@ -58,8 +58,6 @@ class DataRules : RulesOf {
     data();
     lengths();
     weights();
-    plateau();
-    best_model();
   }
 
  private:
@@ -100,116 +98,6 @@ class DataRules : RulesOf {
               .found = said("mix_strategy") + ": concat",
               .where = both("interleave_probs", "mix_strategy"),
               .fix = set_to("mix_strategy", "interleave_under") + ", or remove " + said("interleave_probs")});
-  }
-
-  std::string noted(const char* key) const {
-    const auto found = r_.extra.find(key);
-    return found == r_.extra.end() ? std::string() : found->second;
-  }
-
-  // Throws Error for another metric than the loss, with advice how to do without.
-  void loss_alone(const std::string& what, const std::string& without) {
-    const std::string metric = noted("metric_for_best_model");
-    if (metric.empty() || metric == "loss" || metric == "eval_loss") return;
-    complain({.what = what + " " + named("metric_for_best_model", metric),
-              .expected = "eval_loss: evaluation computes the loss and nothing else",
-              .where = at("metric_for_best_model"),
-              .fix = set_to("metric_for_best_model", "eval_loss") + ", or " + without +
-                     std::string(metric.find("rouge") == std::string::npos
-                                     ? ""
-                                     : "; trainer generate CHECKPOINT --file HELD_OUT --rouge-l scores a "
-                                       "checkpoint")});
-  }
-
-  // Checks reduce_lr_on_plateau, which follows the evaluation loss. Its mode is a scheduler argument;
-  // greater_is_better does not apply.
-  void plateau() {
-    if (c_.lr_scheduler_type != kPlateau) return;
-    const std::string without = set_to("lr_scheduler_type", "cosine");
-    loss_alone("the learning rate cannot follow", without);
-    if (c_.eval_strategy != "no") return;
-    const bool evaluates = c_.val_size > 0 || !c_.eval_dataset.empty();
-    complain({.what = named("lr_scheduler_type", kPlateau) + " needs evaluations, but " +
-                      named("eval_strategy", "no") + " makes none",
-              .expected = "eval_strategy: steps or epoch",
-              .found = said("eval_strategy") + ": no",
-              .where = both("lr_scheduler_type", "eval_strategy"),
-              .fix = set_to("eval_strategy", "steps or epoch") +
-                     (evaluates ? "" : " with eval_dataset or val_size") + ", or " + without});
-  }
-
-  // Checks load_best_model_at_end. The best model is the kept checkpoint with the smallest evaluation loss.
-  void best_model() {
-    if (!c_.load_best_model_at_end) return;
-    loss_alone("the best model cannot be found by", set_to("load_best_model_at_end", "false"));
-    if (noted("greater_is_better") == "true") {
-      complain({.what = named("greater_is_better", "true") +
-                        " asks for the model with the largest evaluation loss",
-                .expected = "greater_is_better: false, since a smaller loss is better",
-                .found = said("greater_is_better") + ": true",
-                .where = at("greater_is_better"),
-                .fix = set_to("greater_is_better", "false") + ", or leave it out"});
-    }
-    for (const auto& [key, word] :
-         {std::pair{"eval_strategy", c_.eval_strategy}, {"save_strategy", c_.save_strategy}}) {
-      if (word != "no") continue;
-      const std::string& other = std::string(key) == "eval_strategy" ? c_.save_strategy : c_.eval_strategy;
-      const bool evaluates =
-          c_.val_size > 0 || !c_.eval_dataset.empty() || std::string(key) != "eval_strategy";
-      const char* held_out = evaluates ? "" : " with eval_dataset or val_size";
-      complain({.what = named("load_best_model_at_end", "true") + " needs evaluated checkpoints, but " +
-                        named(key, "no") + " makes none",
-                .expected = std::string(key) + ": steps or epoch",
-                .found = said(key) + ": no",
-                .where = both("load_best_model_at_end", key),
-                .fix = set_to(key, other == "no" ? "steps" : other) + held_out + ", or " +
-                       set_to("load_best_model_at_end", "false")});
-    }
-    evaluates_what_it_saves();
-  }
-
-  // Requires an evaluation at each save, like Hugging Face's TrainingArguments. Otherwise the best logged
-  // loss may belong to no checkpoint.
-  void evaluates_what_it_saves() {
-    const std::string without = set_to("load_best_model_at_end", "false");
-    if (c_.eval_strategy != c_.save_strategy) {
-      complain({.what = named("load_best_model_at_end", "true") +
-                        " needs an evaluation of each checkpoint, but " + said("save_strategy") + " and " +
-                        said("eval_strategy") + " differ",
-                .found = said("save_strategy") + ": " + c_.save_strategy + ", " + said("eval_strategy") +
-                         ": " + c_.eval_strategy,
-                .where = both("save_strategy", "eval_strategy"),
-                .fix = set_to("eval_strategy", c_.save_strategy) + ", or " + without});
-    }
-    if (c_.save_strategy != "steps") return;
-    if (c_.mtbf_hours && !r_.is_set("save_steps")) {
-      complain(
-          {.what = named("load_best_model_at_end", "true") +
-                   " needs an evaluation of each checkpoint, but mtbf_hours chooses the steps of checkpoints",
-           .expected = one_of(said("load_best_model_at_end"), said("mtbf_hours")),
-           .found = "both",
-           .where = both("load_best_model_at_end", "mtbf_hours"),
-           .fix = set_to("save_steps", "a multiple of eval_steps") + ", or " + without});
-    }
-    const double save = c_.save_steps, evaluate = c_.eval_steps.value_or(c_.logging_steps);
-    if (is_multiple(save, evaluate)) return;
-    complain({.what = named("load_best_model_at_end", "true") +
-                      " needs an evaluation of each checkpoint, but " + said("save_steps") +
-                      " is not a multiple of " + said("eval_steps"),
-              .found = said("save_steps") + ": " + number_text(save) + ", " + said("eval_steps") + ": " +
-                       number_text(evaluate) + (c_.eval_steps ? "" : ", from logging_steps"),
-              .where = both("save_steps", c_.eval_steps ? "eval_steps" : "logging_steps"),
-              .fix = set_to("eval_steps", number_text(save)) + ", or " + without});
-  }
-
-  // Whether one interval is a multiple of another; both are in steps or in shares of the run.
-  bool is_multiple(double save, double evaluate) const {
-    if (c_.max_steps > 0)
-      return interval_steps(save, c_.max_steps) % interval_steps(evaluate, c_.max_steps) == 0;
-    if ((save < 1) != (evaluate < 1)) return false;
-    constexpr double kParts = 1e6;
-    const double scale = save < 1 ? kParts : 1;
-    return std::llround(save * scale) % std::max<long long>(1, std::llround(evaluate * scale)) == 0;
   }
 
   void data() {

@@ -16,6 +16,7 @@ namespace {
 // The configuration has checked the words, here as in the other files of this room.
 When when(const std::string& strategy) {
   if (strategy == "steps") return When::steps;
+  if (strategy == "best") return When::best;
   return strategy == "epoch" ? When::epoch : When::never;
 }
 
@@ -28,6 +29,10 @@ DType stored_as(const std::string& dtype) {
 
 When saves_when(const config::SaveKeys& config) {
   return when(config.save_strategy);
+}
+
+bool keeps_best(const config::SaveKeys& config) {
+  return config.load_best_model_at_end || saves_when(config) == When::best;
 }
 
 bool leaves_saves_open(const config::SaveKeys& config) {
@@ -45,6 +50,8 @@ bool saves_before_the_end(const config::Resolved& resolved, std::int64_t total_s
       return config::interval_steps(resolved.config.save_steps, total_steps) < total_steps;
     case When::epoch:
       return epoch < total_steps;
+    case When::best:
+      return true;
     case When::never:
       break;
   }
@@ -62,6 +69,16 @@ bool chooses_save_steps(const config::Resolved& resolved) {
 
 When evaluates_when(const config::EvaluationKeys& config) {
   return when(config.eval_strategy);
+}
+
+double evaluation_interval(const config::EvaluationKeys& config, const config::LogKeys& logs) {
+  return config.eval_steps.value_or(logs.logging_steps);
+}
+
+std::int64_t steps_between_evaluations(const config::EvaluationKeys& config, const config::LogKeys& logs,
+                                       std::int64_t total, std::int64_t epoch) {
+  if (evaluates_when(config) == When::epoch) return std::max<std::int64_t>(1, epoch);
+  return config::interval_steps(evaluation_interval(config, logs), total);
 }
 
 CastLog cast_log(const config::PrecisionKeys& config) {

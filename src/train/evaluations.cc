@@ -108,8 +108,7 @@ void Evaluations::evaluate(double epoch) {
     }
   }
   terms = job.all_sum(terms);
-  latest_ = {.step = run_.step, .loss = total / static_cast<double>(std::max<std::int64_t>(1, terms))};
-  if (lowest_.step < 0 || latest_.loss < lowest_.loss) lowest_ = latest_;
+  latest_loss_ = total / static_cast<double>(std::max<std::int64_t>(1, terms));
   JsonMember experts;
   if (parts_.architecture.experts.count > 0)
     experts = expert_fields(loads_of_all(job, core.take_expert_loads(model::LoadOf::evaluation)));
@@ -128,10 +127,14 @@ void Evaluations::evaluate(double epoch) {
     sums.figures.resize(ops::kPreferenceFigures);
     extra = judgement_fields(sum_of_ranks(job, sums.figures), parts_.engine->reference_point());
   }
+  const double value = figure().value_in(latest_loss_, extra);
+  latest_ = {.step = run_.step, .figure = value};
+  if (best_evaluation_.step < 0 || figure().improves(value, best_evaluation_.figure))
+    best_evaluation_ = latest_;
   if (!parts_.reporter) return;
   parts_.reporter->evaluation({.step = run_.step,
                                .epoch = epoch,
-                               .loss = latest_.loss,
+                               .loss = latest_loss_,
                                .seconds = seconds_since(start),
                                .samples = items,
                                .batches = batches,
@@ -140,10 +143,21 @@ void Evaluations::evaluate(double epoch) {
                                .extra = std::move(extra)});
 }
 
+Turn Evaluations::turn() const {
+  return {.when = setup::evaluates_when(run_.config),
+          .interval = setup::evaluation_interval(run_.config, run_.config)};
+}
+
+// eval_delay counts steps or epochs, as in transformers.
 bool Evaluations::is_due() const {
-  const Turn turn{.when = setup::evaluates_when(run_.config),
-                  .interval = run_.config.eval_steps.value_or(run_.config.logging_steps)};
-  return is_turn(turn, run_.step, run_.total_steps, parts_.feed->step().ends_epoch);
+  const feed::Feed::Step step = parts_.feed->step();
+  if (!is_turn(turn(), run_.step, run_.total_steps, step.ends_epoch)) return false;
+  const bool epochs = turn().when == setup::When::epoch;
+  return run_.config.eval_delay <= (epochs ? step.epoch : static_cast<double>(run_.step));
+}
+
+bool Evaluations::plans(std::int64_t step) const {
+  return is_planned(turn(), step, run_.total_steps, parts_.feed->steps_per_epoch());
 }
 
 void Evaluations::evaluate_in_turn() {
@@ -152,43 +166,67 @@ void Evaluations::evaluate_in_turn() {
   if (!last && !is_due()) return;
   evaluate(parts_.feed->step().epoch);
   // The evaluation at the end of the run does not count, because a longer run would not have it.
-  if (is_due()) tell_schedule();
+  if (is_due()) tell();
 }
 
 void Evaluations::make_up() {
+  if (run_.step == 0 && run_.config.eval_on_start && latest_.step != 0) evaluate(0);
   if (!std::exchange(owed_, false)) return;
   evaluate(json_number(parts_.checkpoint->state(), "epoch", 0, parts_.checkpoint->path()));
+  tell();
+}
+
+void Evaluations::tell() {
   tell_schedule();
+  best_.take(latest_.figure, run_.step);
+  if (!best_.ends_run() || !run_.prints()) return;
+  const std::string best = best_.best() ? " (" + report::python_number(*best_.best(), 6) + ")" : "";
+  log::info("step " + with_commas(run_.step) + ": " + std::to_string(best_.stale()) +
+            (best_.stale() == 1 ? " evaluation is" : " evaluations in a row are") +
+            " not better than the best evaluation " + figure().name + best +
+            ": the run ends early (early_stopping_steps)");
 }
 
 void Evaluations::tell_schedule() {
   optim::Plateau* plateau = parts_.schedule->plateau();
   if (plateau == nullptr) return;
   const double before = plateau->learning_rate();
-  if (!plateau->take(latest_.loss) || !run_.prints()) return;
+  if (!plateau->take(latest_loss_) || !run_.prints()) return;
   log::info("step " + with_commas(run_.step) +
             ": the evaluation loss no longer improves: the learning rate falls from " +
             report::python_number(before, 5) + " to " + report::python_number(plateau->learning_rate(), 5));
 }
 
+bool Evaluations::keeps_figure() const {
+  return run_.config.early_stopping_steps || setup::saves_when(run_.config) == setup::When::best;
+}
+
 void Evaluations::add_to(Json& state) const {
   const optim::Plateau* plateau = parts_.schedule->plateau();
-  if (plateau == nullptr) return;
-  state["plateau"] = plateau_json(plateau->state());
+  if (plateau != nullptr) state["plateau"] = plateau_json(plateau->state());
+  if (keeps_figure()) state["best_figure"] = best_.json();
   // A stopped run saves before its evaluation. The next start evaluates.
-  if (is_due() && latest_.step != run_.step) state["plateau"]["owes_evaluation"] = true;
+  if (!is_due() || latest_.step == run_.step) return;
+  if (plateau != nullptr) state["plateau"]["owes_evaluation"] = true;
+  if (keeps_figure()) state["best_figure"]["owes_evaluation"] = true;
 }
 
 void Evaluations::take_over() {
-  optim::Plateau* plateau = parts_.schedule->plateau();
   owed_ = false;
-  if (plateau == nullptr || !parts_.checkpoint) return;
+  if (!parts_.checkpoint) return;
   const Json& state = parts_.checkpoint->state();
-  const auto saved = state.find("plateau");
-  if (saved == state.end()) return;  // written by a run with another schedule
-  const std::string where = parts_.checkpoint->path() + ": plateau";
-  plateau->restore(read_plateau(*saved, where));
-  owed_ = json_bool(*saved, "owes_evaluation", false, where);
+  optim::Plateau* plateau = parts_.schedule->plateau();
+  // Another run may have written the checkpoint, without these states.
+  if (const auto saved = state.find("plateau"); plateau != nullptr && saved != state.end()) {
+    const std::string where = parts_.checkpoint->path() + ": plateau";
+    plateau->restore(read_plateau(*saved, where));
+    owed_ = json_bool(*saved, "owes_evaluation", false, where);
+  }
+  if (const auto saved = state.find("best_figure"); keeps_figure() && saved != state.end()) {
+    const std::string where = parts_.checkpoint->path() + ": best_figure";
+    best_.restore(*saved, where);
+    owed_ = owed_ || json_bool(*saved, "owes_evaluation", false, where);
+  }
 }
 
 }  // namespace octet::train

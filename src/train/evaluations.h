@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "best_figure.h"
 #include "octet/base/json_fwd.h"
 #include "octet/optim/schedule.h"
 #include "octet/setup/run_options.h"
@@ -33,26 +34,35 @@ Json plateau_json(const optim::Plateau::State& state);
 /// Reads what plateau_json() wrote. Throws Error for other values; `where` names them.
 optim::Plateau::State read_plateau(const Json& saved, const std::string& where);
 
-/// The loss of an evaluation of the weights after a step.
+/// An evaluation of the weights after a step.
 struct Evaluated {
   std::int64_t step = -1;  ///< -1: no evaluation
-  double loss = 0;
+  double figure = 0;       ///< the value of metric_for_best_model
 };
 
 class Evaluations {
  public:
   /// Both must outlive the object.
-  Evaluations(RunContext& run, RunParts& parts) : run_(run), parts_(parts) {}
+  Evaluations(RunContext& run, RunParts& parts)
+      : run_(run), parts_(parts), best_(figure_choice(run.config), run.config.early_stopping_steps) {}
 
   /// Evaluates if eval_strategy and eval_steps require it. Gives the loss to the schedule. Collective.
   void evaluate_in_turn();
-  /// If the resumed run stopped before an evaluation that sets the learning rate, evaluates now. Collective.
+  /// Before a step: evaluates the untrained model with eval_on_start. If the resumed run stopped before an
+  /// evaluation that changes its course, evaluates now. Collective.
   void make_up();
+  /// Whether early_stopping_steps ends the run after this step.
+  bool end_run() const { return best_.ends_run(); }
+  /// Whether this step has an evaluation that is better than all before.
+  bool improved() const { return best_.improved_at(run_.step); }
+  /// Whether an evaluation is due after a later step, as far as it is known in advance.
+  bool plans(std::int64_t step) const;
   /// Forgets the latest evaluation, because the run has returned to an earlier step.
   void forget_latest() { latest_ = {}; }
   const Evaluated& latest() const { return latest_; }
-  /// Returns the evaluation of this process with the lowest loss.
-  const Evaluated& lowest() const { return lowest_; }
+  /// Returns the best evaluation of this process.
+  const Evaluated& best() const { return best_evaluation_; }
+  const FigureChoice& figure() const { return best_.choice(); }
 
   /// Adds the state of the schedule to the state of a checkpoint.
   void add_to(Json& state) const;
@@ -62,13 +72,20 @@ class Evaluations {
  private:
   /// `epoch`: passes over the data so far.
   void evaluate(double epoch);
+  /// Gives the latest evaluation to all that follow it.
+  void tell();
   void tell_schedule();
   bool is_due() const;
+  Turn turn() const;
+  /// Whether a checkpoint has the best figure so far.
+  bool keeps_figure() const;
 
   RunContext& run_;
   RunParts& parts_;
-  bool owed_ = false;  ///< the resumed run stopped before an evaluation that sets the learning rate
-  Evaluated latest_, lowest_;
+  bool owed_ = false;  ///< the resumed run stopped before an evaluation that changes its course
+  double latest_loss_ = 0;
+  Evaluated latest_, best_evaluation_;
+  BestFigure best_;
 };
 
 }  // namespace octet::train

@@ -56,6 +56,8 @@ class Run {
   void begin_steps();
   /// Takes a step. If the data cannot be read, saves the complete steps before the error ends the run.
   void train_step();
+  /// Whether the steps are complete, or early_stopping_steps ends the run.
+  bool is_done() const { return run_.step >= run_.total_steps || evaluations_.end_run(); }
   /// Saves the checkpoints that are due after a step. Returns false if the run has returned to a checkpoint
   /// instead.
   bool save_in_turn(const Wishes& wishes, bool stopped);
@@ -213,7 +215,7 @@ bool Run::save_in_turn(const Wishes& wishes, bool stopped) {
   const bool saves = due || wishes.save || wishes.stop || saves_.retries();
   const bool keeps = memory_saves_.takes(run_.step) && !stopped;
   // Only checked state is saved, including state after the last step.
-  if (saves || keeps || saves_.gives_up() || run_.step == run_.total_steps) {
+  if (saves || keeps || saves_.gives_up() || is_done()) {
     if (!guard_.may_be_saved() && goes_back()) return false;
   }
   if (due && !stopped) saves_.tell_that_it_waits();
@@ -266,7 +268,7 @@ void Run::finish(bool stopped) {
     if (run_.config.fp8) log::info(gemms);
     parts_.reporter->finish({.status = stopped ? "stopped" : "completed",
                              .final_model = stopped ? saves_.last_checkpoint() : run_.config.output_dir,
-                             .model_step = stopped ? -1 : saves_.best_step(),
+                             .model_step = stopped ? -1 : saves_.model_step(),
                              .keeps_checkpoint = kept,
                              .next = last_commands(stopped, kept)});
   });
@@ -283,8 +285,9 @@ int Run::run() {
   bool stopped = false;
   signals.at_step(run_.step, saves_.saved_step());
   signals.begin_steps();
-  while (run_.step < run_.total_steps && !stopped) {
+  while (!is_done() && !stopped) {
     evaluations_.make_up();
+    if (is_done()) break;
     train_step();
     if (goes_back()) continue;
     if (run_.step == run_.total_steps) guard_.require_updates();

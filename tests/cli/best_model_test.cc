@@ -1,5 +1,5 @@
 // load_best_model_at_end: the final model has the smallest evaluation loss, also after stops and with save
-// limits.
+// limits. save_strategy: best, and early_stopping_steps.
 #include <algorithm>
 
 #include "cli/task.h"
@@ -92,6 +92,58 @@ TEST(BestModel, WhereItIsGoneLaterOnesAreComparedAlone) {
   std::erase_if(losses, [](const auto& row) { return row.first <= 12; });
   EXPECT_EQ(weights_of(output),
             exported(output + "/checkpoint-" + std::to_string(best_of(losses)), folder / "best"));
+}
+
+std::vector<std::int64_t> checkpoints_in(const std::string& folder) {
+  std::vector<std::int64_t> steps;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("checkpoint-")) steps.push_back(std::stoll(name.substr(11)));
+  }
+  std::ranges::sort(steps);
+  return steps;
+}
+
+// A run that forgets ends two evaluations after its best one. A new start does not train again.
+TEST(BestModel, EndsARunThatNoLongerImproves) {
+  const TemporaryFolder folder("best");
+  const std::string output = folder / "out";
+  const std::string keys = kForgets + "early_stopping_steps=2 resume_from_checkpoint=auto ";
+  const Outcome ran = trainer(Task::get().train(output, keys), 2);
+  ASSERT_EQ(ran.code, 0) << ran.both();
+  const auto losses = evaluations(output);
+  const std::int64_t best = best_of(losses), last = losses.rbegin()->first;
+  ASSERT_LT(best, 8) << "a run that improves until its end shows nothing";
+  EXPECT_EQ(last, best + 4);
+  EXPECT_EQ(checkpoints_in(output).back(), last);
+  EXPECT_NE(ran.both().find("step " + std::to_string(last) + ": 2 evaluations in a row are not better"),
+            std::string::npos)
+      << ran.both();
+  const std::string weights = weights_of(output);
+  EXPECT_EQ(weights, exported(output + "/checkpoint-" + std::to_string(best), folder / "best"));
+  const Outcome again = trainer(Task::get().train(output, keys));
+  ASSERT_EQ(again.code, 0) << again.both();
+  EXPECT_EQ(checkpoints_in(output).back(), last);
+  EXPECT_EQ(weights_of(output), weights);
+}
+
+TEST(BestModel, AloneIsSavedWithSaveStrategyBest) {
+  const TemporaryFolder folder("best");
+  const std::string output = folder / "out";
+  const Outcome ran = trainer(Task::get().train(output, kForgets + "save_strategy=best"));
+  ASSERT_EQ(ran.code, 0) << ran.both();
+  const auto losses = evaluations(output);
+  double least = 1e9;
+  std::vector<std::int64_t> improved;
+  for (const auto& [step, loss] : losses) {
+    if (loss < least) improved.push_back(step);
+    least = std::min(least, loss);
+  }
+  ASSERT_LT(improved.back(), 12);
+  EXPECT_EQ(weights_of(output),
+            exported(output + "/checkpoint-" + std::to_string(improved.back()), folder / "best"));
+  improved.push_back(12);  // the run can continue from its end
+  EXPECT_EQ(checkpoints_in(output), improved);
 }
 
 // A corrupt checkpoint is not used, even if its model was the best.

@@ -37,8 +37,6 @@ KeyRow idle_row(const config::Field& field) {
 const std::map<std::string, std::vector<std::string>> kFamilies{
     {"belongs to trainer export", {"export_"}},
     {"tokens are always counted, and logged by the second", {"include_"}},
-    {"the best model is that of the smallest evaluation loss",
-     {"metric_for_best_model", "greater_is_better"}},
     {"nothing is compiled at run time", {"torch_compile"}},
     {"nothing is uploaded", {"hub_", "push_to_hub", "export_hub_"}},
     {"exports are not quantised", {"export_quantization_"}},

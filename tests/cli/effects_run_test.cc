@@ -394,8 +394,32 @@ std::vector<KeyRow> check_rows() {
   };
 }
 
+/// Observes which figure chose the final model.
+std::string best_figure(const Ran& ran) {
+  const std::string printed = ran.printed();
+  for (const char* figure : {"loss", "accuracy"}) {
+    if (!holds(printed, std::string("its evaluation ") + figure)) continue;
+    return (holds(printed, "is the largest of") ? "largest " : "smallest ") + std::string(figure);
+  }
+  return "none";
+}
+
 std::vector<KeyRow> output_rows() {
   const Keys saves{{"save_strategy", "steps"}};
+  const Keys still{{"val_size", "2"},
+                   {"max_samples", "6"},
+                   {"eval_strategy", "steps"},
+                   {"eval_steps", "1"},
+                   {"learning_rate", "0"}};
+  const Keys best_by_accuracy{{"val_size", "2"},
+                              {"max_samples", "6"},
+                              {"eval_strategy", "steps"},
+                              {"save_strategy", "steps"},
+                              {"eval_steps", "1"},
+                              {"save_steps", "1"},
+                              {"compute_accuracy", "true"},
+                              {"load_best_model_at_end", "true"},
+                              {"metric_for_best_model", "accuracy"}};
   const Keys evaluates{{"val_size", "2"}, {"eval_strategy", "steps"}, {"logging_steps", "3"}};
   return {
       {"output_dir",
@@ -512,6 +536,29 @@ std::vector<KeyRow> output_rows() {
                                 : "the last");
        }),
        "the last"},
+      {"metric_for_best_model",
+       {{"val_size", "2"},
+        {"max_samples", "6"},
+        {"eval_strategy", "steps"},
+        {"save_strategy", "steps"},
+        {"eval_steps", "1"},
+        {"save_steps", "1"},
+        {"compute_accuracy", "true"},
+        {"load_best_model_at_end", "true"}},
+       {{"eval_accuracy", "largest accuracy"}},
+       run(best_figure),
+       "smallest loss"},
+      {"greater_is_better",
+       best_by_accuracy,
+       {{"false", "smallest accuracy"}},
+       run(best_figure),
+       "largest accuracy"},
+      // A rate of zero improves nothing.
+      {"early_stopping_steps",
+       still,
+       {{"1", "1 2"}},
+       run([](const Ran& ran) { return ran.steps("eval_loss"); }),
+       "1 2 3"},
       {"save_async",
        saves,
        {{"true", "beside the steps"}},
@@ -531,6 +578,16 @@ std::vector<KeyRow> output_rows() {
        {{"1", "1 2 3"}, {"2", "2 3"}},
        run([](const Ran& ran) { return ran.steps("eval_loss"); }),
        "3"},
+      {"eval_delay",
+       still,
+       {{"2", "2 3"}},
+       run([](const Ran& ran) { return ran.steps("eval_loss"); }),
+       "1 2 3"},
+      {"eval_on_start",
+       still,
+       {{"true", "0 1 2 3"}},
+       run([](const Ran& ran) { return ran.steps("eval_loss"); }),
+       "1 2 3"},
   };
 }
 
@@ -546,6 +603,20 @@ TEST(Effects, EvaluationsComeWithTheLoggedStepsWhereEvalStepsSaysNothing) {
                    {{"2", "2 3"}},
                    run([](const Ran& ran) { return ran.steps("eval_loss"); }),
                    "1 2 3"}});
+}
+// The first evaluation is the best, because a rate of zero improves nothing. The run ends with a checkpoint.
+TEST(Effects, TheBestModelIsSavedAfterItsEvaluation) {
+  expect_effects({{"save_strategy",
+                   {{"save_strategy", "unset"},
+                    {"save_steps", "3"},
+                    {"val_size", "2"},
+                    {"max_samples", "6"},
+                    {"eval_strategy", "steps"},
+                    {"eval_steps", "1"},
+                    {"learning_rate", "0"}},
+                   {{"best", "1 3"}},
+                   run(checkpoints),
+                   "3"}});
 }
 TEST(Effects, OfTheCourse) {
   expect_effects(course_rows());

@@ -284,7 +284,6 @@ TEST(Axolotl, WhatIsNotBuiltIsRefusedByItsOwnName) {
            {"excess_length_strategy: keep", "drop, truncate or raise"},
            {"evals_per_epoch: -2\nval_set_size: 1", "at least 0"},
            {"batch_size: 8", "global_batch_size"},
-           {"early_stopping_patience: 3", "max_steps"},
            {"unfrozen_parameters: [a]", "freeze_trainable_layers"},
            {"fp16: true", "fp16"},
            {"micro_batch_size: 2\nper_device_train_batch_size: 3", "given twice"},

@@ -271,10 +271,9 @@ TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
   for (const char* yaml :
        {"pissa_init: true", "stage: ppo", "finetuning_type: lora\nquantization_bit: 8",
         "quantization_type: fp4", "quantization_method: hqq", "fp16: true", "use_galore: true",
-        "optim: adafactor", "use_asft_loss: true", "save_strategy: best", "do_predict: true",
-        "fsdp: full_shard", "rope_scaling: yarn", "fp8_enable_fsdp_float8_all_gather: true",
-        "do_train: false", "group_by_length: true", "average_tokens_across_devices: false",
-        "fsdp_config: {a: 1}"}) {
+        "optim: adafactor", "use_asft_loss: true", "do_predict: true", "fsdp: full_shard",
+        "rope_scaling: yarn", "fp8_enable_fsdp_float8_all_gather: true", "do_train: false",
+        "group_by_length: true", "average_tokens_across_devices: false", "fsdp_config: {a: 1}"}) {
     EXPECT_SAYS(refusal(yaml), "is not supported");
     EXPECT_SAYS(refusal(yaml), "to do:") << yaml;
   }

@@ -154,7 +154,6 @@ TEST(Refusals, OfOtherTrainersKeysSayWhatToDo) {
   const std::pair<std::string, const char*> rows[] = {
       {axolotl, "sequence_parallel_degree: 2"},
       {axolotl, "tensor_parallel_size: 2"},
-      {axolotl, "early_stopping_patience: 3"},
       {axolotl, "batch_size: 8"},
       {axolotl, "load_in_8bit: true"},
       {axolotl, "trl: {beta: 0.1}"},
@@ -166,7 +165,6 @@ TEST(Refusals, OfOtherTrainersKeysSayWhatToDo) {
       {axolotl, "gpu_memory_limit: 10"},
       {verl, "ulysses_sequence_parallel_size: 2"},
       {verl, "trainer: {default_hdfs_dir: d}"},
-      {"", "early_stopping_steps: 3"},
       {"", "use_galore: true"},
       {"", "fp16: true"},
       {"", "use_asft_loss: true"},

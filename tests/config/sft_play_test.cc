@@ -132,7 +132,7 @@ TEST(SftPlay, WhatIsNotBuiltIsRefusedByItsOwnName) {
   EXPECT_SAYS(refusal("train: {learning_rate: 1}\nlearning_rate: 2"), "given twice");
   EXPECT_SAYS(refusal("train: {load_best_model_at_end: true, metric_for_best_model: bleu}\nval_size: 0.1\n"
                       "eval_strategy: steps"),
-              "evaluation computes the loss");
+              "a figure of the evaluations of this run: loss");
   EXPECT_SAYS(refusal("include: base.yaml"), "the included configuration does not exist");
   EXPECT_SAYS(refusal("", {"include=base.yaml"}), "write it into the configuration file");
   EXPECT_SAYS(refusal("train: 3"), "unknown key 'train'");

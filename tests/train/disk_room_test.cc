@@ -25,6 +25,7 @@ DiskFacts facts(std::int64_t first, std::int64_t total, std::int64_t there = 0) 
           .first_step = first,
           .total_steps = total,
           .steps_per_epoch = 30,
+          .between_evaluations = 25,
           .checkpoints = there,
           .block = kBlock};
 }
@@ -51,6 +52,10 @@ TEST(DiskNeed, CountsTheCheckpointsToCome) {
   EXPECT_EQ(checkpoints(config, 0, 100), 1) << "it carries the weights to the model";
   config.save_strategy = "epoch";
   EXPECT_EQ(checkpoints(config, 0, 100), 4);
+  config.save_strategy = "best";
+  EXPECT_EQ(checkpoints(config, 0, 100), 4) << "each evaluation may be the best so far";
+  config.save_total_limit = 1;
+  EXPECT_EQ(checkpoints(config, 0, 100), 3) << "the best one stays";
   config.save_strategy = "steps";
   config.save_total_limit = 2;
   EXPECT_EQ(checkpoints(config, 0, 100), 3) << "a new one is whole before an old one goes";

@@ -68,6 +68,66 @@ TEST(Evaluations, ContinueTheRateOfACheckpoint) {
   EXPECT_EQ(run.parts().schedule->learning_rate(6), run.run().config.learning_rate);
 }
 
+// Early stops and saves of the best model follow evaluations, and resume.
+TEST(Evaluations, AreOwedToRunsThatFollowTheBestFigure) {
+  for (const bool stops : {true, false}) {
+    config::Config config = plateau();
+    config.lr_scheduler_type = "linear";
+    if (stops) config.early_stopping_steps = 2;
+    if (!stops) config.save_strategy = "best";
+    BareRun run(config);
+    make_schedule(run);
+    const Evaluations evaluations(run.run(), run.parts());
+    for (const std::int64_t step : {3, 4}) {
+      run.go_to(step);
+      EXPECT_EQ(state_of(evaluations)["best_figure"].contains("owes_evaluation"), step == 4) << step;
+    }
+  }
+}
+
+TEST(Evaluations, EndARunThatHasStoppedEarly) {
+  config::Config config = plateau();
+  config.lr_scheduler_type = "linear";
+  config.early_stopping_steps = 2;
+  for (const std::int64_t stale : {1, 2}) {
+    BareRun run(config);
+    make_schedule(run);
+    run.go_to(5);
+    Evaluations evaluations(run.run(), run.parts());
+    const Json figure{{"figure", "loss"}, {"greater", false}, {"stale", stale}, {"best", 1.5}};
+    run.parts().checkpoint.emplace(run.save_checkpoint(5, {{"best_figure", figure}}));
+    evaluations.take_over();
+    EXPECT_EQ(evaluations.end_run(), stale == 2);
+    EXPECT_EQ(state_of(evaluations)["best_figure"], figure);
+  }
+}
+
+TEST(Evaluations, BeginAfterEvalDelay) {
+  struct Case {
+    const char* strategy;
+    double delay;
+    std::vector<std::int64_t> due;
+  };
+  for (const Case& c :
+       {Case{"steps", 0, {2, 4, 6, 8, 10}}, Case{"steps", 5, {6, 8, 10}}, Case{"steps", 6, {6, 8, 10}},
+        Case{"epoch", 0, {4, 8}}, Case{"epoch", 1.5, {8}}, Case{"epoch", 2, {8}}}) {
+    config::Config config;
+    config.eval_strategy = c.strategy;
+    config.eval_steps = 2;
+    config.eval_delay = c.delay;
+    config.early_stopping_steps = 1;
+    BareRun run(config);
+    make_schedule(run);
+    const Evaluations evaluations(run.run(), run.parts());
+    std::vector<std::int64_t> due;
+    for (std::int64_t step = 1; step <= BareRun::kTotal; ++step) {
+      run.go_to(step);
+      if (state_of(evaluations)["best_figure"].contains("owes_evaluation")) due.push_back(step);
+    }
+    EXPECT_EQ(due, c.due) << c.strategy << " " << c.delay;
+  }
+}
+
 TEST(Evaluations, DoNotRunWithoutData) {
   config::Config config = plateau();
   config.eval_steps = 1;

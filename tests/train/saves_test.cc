@@ -66,9 +66,8 @@ TEST(Saves, NameTheCheckpointOfTheStart) {
 }
 
 /// Resumes from a checkpoint with this state. Returns the step of the best checkpoint.
-std::int64_t best_after(const Json& state, const Steps& present) {
-  config::Config config;
-  config.load_best_model_at_end = true;
+std::int64_t best_after(const Json& state, const Steps& present, config::Config config = {}) {
+  if (config.save_strategy != "best") config.load_best_model_at_end = true;
   BareRun run(config);
   for (const std::int64_t step : present)
     std::filesystem::create_directory(run.folder() / checkpoint::folder_name(step));
@@ -90,6 +89,18 @@ TEST(Saves, ResumeWithTheBestCheckpointThatIsPresent) {
   const Json both{{"best", best}, {"best_under_way", under_way}};
   EXPECT_EQ(best_after(both, {4, 6}), 6);
   EXPECT_EQ(best_after(both, {4}), 4) << "the other was not completed";
+}
+
+TEST(Saves, ResumeWithTheBestCheckpointOfTheSameFigure) {
+  const Json loss{{"step", 4}, {"loss", 2.0}};
+  const Json accuracy{{"step", 4}, {"figure", "accuracy"}, {"greater", true}, {"value", 0.5}};
+  config::Config config;
+  config.metric_for_best_model = "eval_accuracy";
+  EXPECT_EQ(best_after({{"best", accuracy}}, {4}, config), 4);
+  EXPECT_EQ(best_after({{"best", loss}}, {4}, config), -1);
+  EXPECT_EQ(best_after({{"best", accuracy}}, {4}), -1);
+  config.save_strategy = "best";
+  EXPECT_EQ(best_after({{"best", accuracy}}, {4}, config), 4) << "save_strategy: best keeps it, too";
 }
 
 }  // namespace

@@ -36,6 +36,14 @@ std::string automatic_step_text(const BatchKeys& config, const Batch& batch);
 /// Returns the samples of an evaluation batch on a rank with training micro-batches of `micro` samples.
 std::int64_t evaluation_batch(const BatchKeys& config, std::int64_t micro);
 
+/// Returns the name of metric_for_best_model without eval_; loss if it is not set.
+std::string best_figure_name(const EvaluationKeys& config);
+/// Whether larger values of metric_for_best_model are better: greater_is_better. If it is not set, smaller
+/// values are better for names that end in loss, as in transformers, and for perplexity and kl.
+bool greater_is_better(const EvaluationKeys& config);
+/// Returns the figures of an evaluation that metric_for_best_model can name, without eval_.
+std::vector<std::string> evaluation_figures(const Config& config);
+
 /// Whether param_dtype, grad_dtype or optim_dtype is auto, so that device memory decides.
 bool leaves_storage_open(const PrecisionKeys& config);
 

@@ -264,6 +264,11 @@ struct FaultKeys {
 struct EvaluationKeys {
   std::string eval_strategy = "no";
   std::optional<double> eval_steps;
+  double eval_delay = 0;
+  bool eval_on_start = false;
+  std::optional<std::string> metric_for_best_model;
+  std::optional<bool> greater_is_better;
+  std::optional<std::int64_t> early_stopping_steps;
   bool do_train = true;
 };
 

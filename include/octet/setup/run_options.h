@@ -18,10 +18,14 @@ namespace octet::setup {
 enum class When {
   never,
   steps,  ///< every so many steps
-  epoch   ///< at the end of each pass over the data
+  epoch,  ///< at the end of each pass over the data
+  best    ///< after each evaluation that improves metric_for_best_model
 };
 /// save_strategy.
 When saves_when(const config::SaveKeys& config);
+/// Whether save_total_limit does not remove the best checkpoint: load_best_model_at_end, or save_strategy:
+/// best.
+bool keeps_best(const config::SaveKeys& config);
 /// True for save_async: auto in a run that saves: the free memory decides whether it saves during steps.
 bool leaves_saves_open(const config::SaveKeys& config);
 /// True for save_async: true in a run that keeps checkpoints: they are written during steps.
@@ -36,6 +40,11 @@ bool chooses_memory_steps(const config::SaveKeys& config);
 bool chooses_save_steps(const config::Resolved& resolved);
 /// eval_strategy.
 When evaluates_when(const config::EvaluationKeys& config);
+/// eval_steps or logging_steps; below 1 a share of all steps.
+double evaluation_interval(const config::EvaluationKeys& config, const config::LogKeys& logs);
+/// Returns the steps between two evaluations of a run of `total` steps, with `epoch` steps in an epoch.
+std::int64_t steps_between_evaluations(const config::EvaluationKeys& config, const config::LogKeys& logs,
+                                       std::int64_t total, std::int64_t epoch);
 
 /// What rows of the log tell of casts to FP8 (fp8_statistics).
 enum class CastLog { none, worst, layers };

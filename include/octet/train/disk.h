@@ -43,8 +43,10 @@ struct RunSteps {
   std::int64_t done = 0;
   std::int64_t total = 0;
   std::int64_t of_epoch = 1;
+  std::int64_t between_evaluations = 1;  ///< read with save_strategy: best
 };
-/// Returns the number of checkpoints from now to the end, including the last.
+/// Returns the number of checkpoints from now to the end, including the last. With save_strategy: best, the
+/// most.
 std::int64_t saves_of_run(const config::SaveKeys& config, const RunSteps& steps);
 
 /// Checkpoints of a run on the disk, in addition to the present ones.
@@ -79,10 +81,11 @@ struct DiskFacts {
   std::int64_t first_step = 0;  ///< steps done
   std::int64_t total_steps = 0;
   std::int64_t steps_per_epoch = 1;
-  bool measured_saves = false;   ///< measurements determine the steps between saves
-  std::int64_t checkpoints = 0;  ///< in the output folder, counted for save_total_limit
-  std::int64_t going_bytes = 0;  ///< of older checkpoints that are removed after the first new one
-  std::int64_t block = 4096;     ///< block size of the disk
+  std::int64_t between_evaluations = 1;  ///< steps; read with save_strategy: best
+  bool measured_saves = false;           ///< measurements determine the steps between saves
+  std::int64_t checkpoints = 0;          ///< in the output folder, counted for save_total_limit
+  std::int64_t going_bytes = 0;          ///< of older checkpoints that are removed after the first new one
+  std::int64_t block = 4096;             ///< block size of the disk
 };
 
 /// Bytes that a run adds to the disk, in whole blocks.

@@ -311,7 +311,7 @@ constexpr Entry kAxolotlKeys[] = {
     {"eval_table_size", Action::refuse, "answers come from trainer generate"},
     {"eval_causal_lm_metrics", Action::refuse, "evaluation computes the loss"},
     {"do_bench_eval", Action::refuse, "evaluation computes the loss"},
-    {"early_stopping_patience", Action::refuse, "early stopping is not built; use max_steps"},
+    {"early_stopping_patience", Action::map, "early_stopping_steps"},
     {"auto_resume_from_checkpoints", Action::fact, "resume_from_checkpoint"},
     {"use_tensorboard", Action::fact, "report_to"},
     {"use_wandb", Action::note, kElsewhere},

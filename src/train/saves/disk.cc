@@ -85,17 +85,26 @@ RunFiles files_of_run(const config::Config& config, const model::Architecture& a
 }
 
 std::int64_t saves_of_run(const config::SaveKeys& config, const RunSteps& steps) {
-  const setup::When when = setup::saves_when(config);
-  if (when == setup::When::never) return 1;  // it holds the weights for the final model
-  const std::int64_t every = when == setup::When::epoch
-                                 ? std::max<std::int64_t>(1, steps.of_epoch)
-                                 : config::interval_steps(config.save_steps, steps.total);
+  std::int64_t every = 1;
+  switch (setup::saves_when(config)) {
+    case setup::When::never:
+      return 1;  // it holds the weights for the final model
+    case setup::When::steps:
+      every = config::interval_steps(config.save_steps, steps.total);
+      break;
+    case setup::When::epoch:
+      every = std::max<std::int64_t>(1, steps.of_epoch);
+      break;
+    case setup::When::best:
+      every = std::max<std::int64_t>(1, steps.between_evaluations);
+      break;
+  }
   return steps.total / every - steps.done / every + (steps.total % every != 0 ? 1 : 0);
 }
 
 CheckpointCount checkpoints_of_run(const config::SaveKeys& config, std::int64_t saves, std::int64_t there) {
   if (!config.save_total_limit || *config.save_total_limit < 1) return {saves, saves};
-  const std::int64_t kept = *config.save_total_limit + (config.load_best_model_at_end ? 1 : 0) - there;
+  const std::int64_t kept = *config.save_total_limit + (setup::keeps_best(config) ? 1 : 0) - there;
   return {.most = std::min(saves, std::max<std::int64_t>(1, kept + 1)),
           .at_end = std::min(saves, std::max<std::int64_t>(0, kept))};
 }
@@ -166,7 +175,8 @@ DiskNeed disk_need(const config::SaveKeys& config, const DiskFacts& facts) {
   need.going_bytes = facts.going_bytes;
   // Only the run can measure how many saves fit between two failures.
   need.counted = !facts.measured_saves || config.save_total_limit;
-  std::int64_t saves = saves_of_run(config, {facts.first_step, facts.total_steps, facts.steps_per_epoch});
+  std::int64_t saves = saves_of_run(
+      config, {facts.first_step, facts.total_steps, facts.steps_per_epoch, facts.between_evaluations});
   if (facts.measured_saves) saves = facts.total_steps - facts.first_step;
   if (!need.counted) saves = std::min<std::int64_t>(2, saves);
   need.checkpoints = checkpoints_of_run(config, saves, facts.checkpoints);

@@ -26,9 +26,9 @@
 namespace octet::train {
 
 bool BestCheckpoint::is_beaten_by(const Evaluated& latest, std::int64_t step) const {
-  // Equal losses keep the earlier one; a loss that is not a number is never the best.
-  return wanted_ && latest.step == step && std::isfinite(latest.loss) &&
-         (best_.step < 0 || latest.loss < best_.loss);
+  // Equal figures keep the earlier one; a figure that is not a number is never the best.
+  return wanted_ && latest.step == step && std::isfinite(latest.figure) &&
+         (best_.step < 0 || choice_.improves(latest.figure, best_.figure));
 }
 
 void BestCheckpoint::replace(const EvaluatedCheckpoint& best) {
@@ -42,19 +42,33 @@ bool BestCheckpoint::drop(std::int64_t step) {
 }
 
 void BestCheckpoint::add_to(Json& state) const {
-  if (best_.step >= 0) state["best"] = best_entry(best_.step, best_.loss);
+  if (best_.step >= 0) state["best"] = best_entry(best_.step, best_.figure, choice_);
 }
 
-Json best_entry(std::int64_t step, double loss) {
-  return {{"step", step}, {"loss", loss}};
+// Checkpoints had only the key "loss" before other figures existed.
+Json best_entry(std::int64_t step, double figure, const FigureChoice& choice) {
+  if (choice.name == "loss" && !choice.greater) return {{"step", step}, {"loss", figure}};
+  return {{"step", step}, {"figure", choice.name}, {"greater", choice.greater}, {"value", figure}};
 }
+
+namespace {
+
+/// Returns the figure of an entry, or nothing if it is another figure than `choice`.
+std::optional<double> figure_of(const Json& entry, const FigureChoice& choice, const std::string& where) {
+  if (json_string(entry, "figure", "loss", where) != choice.name ||
+      json_bool(entry, "greater", false, where) != choice.greater)
+    return std::nullopt;
+  return json_number(entry, entry.contains("value") ? "value" : "loss", 0, where);
+}
+
+}  // namespace
 
 Saves::Saves(RunContext& run, RunParts& parts, const Evaluations& evaluations, Contents contents)
     : run_(run),
       parts_(parts),
       evaluations_(evaluations),
       contents_(std::move(contents)),
-      best_(run.config.load_best_model_at_end) {}
+      best_(setup::keeps_best(run.config), evaluations.figure()) {}
 
 void Saves::open() {
   channel_ = run_.job.channel("checkpoint");
@@ -78,6 +92,8 @@ void Saves::require_disk() const {
                   .first_step = run_.step,
                   .total_steps = run_.total_steps,
                   .steps_per_epoch = parts_.feed->steps_per_epoch(),
+                  .between_evaluations = setup::steps_between_evaluations(config, config, run_.total_steps,
+                                                                          parts_.feed->steps_per_epoch()),
                   .measured_saves = setup::chooses_save_steps(run_.resolved),
                   .block = output.disk.block};
   const auto there = checkpoint::list_checkpoints(config.output_dir);
@@ -111,9 +127,9 @@ void Saves::make_interval() {
 
 void Saves::begin() {
   const config::Config& config = run_.config;
-  const std::int64_t interval = setup::saves_when(config) == setup::When::steps
-                                    ? config::interval_steps(config.save_steps, run_.total_steps)
-                                    : std::max<std::int64_t>(1, parts_.feed->steps_per_epoch());
+  const std::int64_t interval = setup::saves_when(config) == setup::When::epoch
+                                    ? std::max<std::int64_t>(1, parts_.feed->steps_per_epoch())
+                                    : config::interval_steps(config.save_steps, run_.total_steps);
   SaverOptions options{.folder = config.output_dir,
                        .keep_last = config.save_total_limit.value_or(0),
                        .most_failed = config.max_failed_saves,
@@ -128,7 +144,7 @@ void Saves::begin() {
 }
 
 void Saves::restore_best() {
-  if (!run_.config.load_best_model_at_end) return;
+  if (!setup::keeps_best(run_.config)) return;
   const checkpoint::Checkpoint& from = *parts_.checkpoint;
   const bool on_disk = from.memory() == nullptr;
   const std::filesystem::path folder = on_disk ? std::filesystem::path(from.path()).parent_path()
@@ -139,13 +155,22 @@ void Saves::restore_best() {
     const auto saved = from.state().find(name);
     if (saved == from.state().end()) continue;
     const std::string where = from.path() + ": " + name;
+    const auto figure = figure_of(*saved, evaluations_.figure(), where);
+    if (!figure) {
+      if (run_.prints())
+        log::warn(
+            "the best checkpoint so far was found by another metric_for_best_model, so only later "
+            "checkpoints "
+            "are compared");
+      return;
+    }
     const std::int64_t step = json_int(*saved, "step", -1, -1, INT64_C(1) << 60, where);
     const std::string path = (folder / checkpoint::folder_name(step)).string();
     if (!run_.job.all_min(path_exists(path) ? 1 : 0)) {
       gone = path;
       continue;
     }
-    best_.replace({.step = step, .loss = json_number(*saved, "loss", 0, where), .path = path});
+    best_.replace({.step = step, .figure = *figure, .path = path});
     saver_->keep(step);
     return;
   }
@@ -162,11 +187,13 @@ Turn Saves::turn() const {
 }
 
 bool Saves::is_due() const {
+  if (setup::saves_when(run_.config) == setup::When::best) return evaluations_.improved();
   return interval_ ? interval_->is_due(run_.step)
                    : is_turn(turn(), run_.step, run_.total_steps, parts_.feed->step().ends_epoch);
 }
 
 bool Saves::plans(std::int64_t step) const {
+  if (setup::saves_when(run_.config) == setup::When::best) return evaluations_.plans(step);
   return interval_ ? interval_->is_due(step)
                    : is_planned(turn(), step, run_.total_steps, parts_.feed->steps_per_epoch());
 }
@@ -204,7 +231,7 @@ void Saves::save() {
   EvaluatedCheckpoint best;
   if (is_best()) {
     saver_->keep(run_.step);
-    best = {.step = run_.step, .loss = evaluations_.latest().loss};
+    best = {.step = run_.step, .figure = evaluations_.latest().figure};
   }
   saved({.step = run_.step, .path = path}, best, seconds_since(start));
 }
@@ -219,7 +246,7 @@ void Saves::begin_save() {
                       },
                   .best = takes_best_ ? run_.step : best_.step()};
   save.contents.slices = parts_.engine->take_snapshot();
-  taken_ = {.step = run_.step, .loss = takes_best_ ? evaluations_.latest().loss : 0};
+  taken_ = {.step = run_.step, .figure = takes_best_ ? evaluations_.latest().figure : 0};
   saver_->begin(std::move(save));
 }
 
@@ -239,7 +266,7 @@ void Saves::saved(const Ended& ended, const EvaluatedCheckpoint& best, double se
   last_checkpoint_ = ended.path;
   saved_step_ = ended.step;
   ++completed_;
-  if (best.step >= 0) best_.replace({.step = best.step, .loss = best.loss, .path = last_checkpoint_});
+  if (best.step >= 0) best_.replace({.step = best.step, .figure = best.figure, .path = last_checkpoint_});
   run_.job.together([&] {
     if (!parts_.reporter) return;
     parts_.reporter->saved(saved_step_, last_checkpoint_, seconds);
@@ -290,7 +317,7 @@ void Saves::save_for_good() {
 
 void Saves::add_best_to(Json& state) const {
   if (is_best()) {
-    state["best"] = best_entry(run_.step, evaluations_.latest().loss);
+    state["best"] = best_entry(run_.step, evaluations_.latest().figure, evaluations_.figure());
   } else {
     best_.add_to(state);
   }
@@ -298,7 +325,8 @@ void Saves::add_best_to(Json& state) const {
 
 void Saves::add_best_on_disk_to(Json& state) const {
   best_.add_to(state);
-  if (takes_best_ && taken_.step >= 0) state["best_under_way"] = best_entry(taken_.step, taken_.loss);
+  if (takes_best_ && taken_.step >= 0)
+    state["best_under_way"] = best_entry(taken_.step, taken_.figure, evaluations_.figure());
 }
 
 std::string Saves::fallback() const {
@@ -308,15 +336,16 @@ std::string Saves::fallback() const {
 
 void Saves::write_final_model() const {
   const config::Config& config = run_.config;
-  const EvaluatedCheckpoint& best = best_.best();
-  const Evaluated& lowest = evaluations_.lowest();
+  const EvaluatedCheckpoint best = config.load_best_model_at_end ? best_.best() : EvaluatedCheckpoint();
+  const Evaluated& other = evaluations_.best();
+  const FigureChoice& figure = evaluations_.figure();
   if (best.step >= 0) {
-    log::info("the final model is the checkpoint of step " + with_commas(best.step) +
-              ": its evaluation loss " + report::python_number(best.loss, 6) +
-              " is the smallest of all checkpoints" +
-              (lowest.step >= 0 && lowest.loss < best.loss
-                   ? "; the loss of step " + with_commas(lowest.step) + ", which has no checkpoint, was " +
-                         report::python_number(lowest.loss, 6)
+    log::info("the final model is the checkpoint of step " + with_commas(best.step) + ": its evaluation " +
+              figure.name + " " + report::python_number(best.figure, 6) + " is the " +
+              (figure.greater ? "largest" : "smallest") + " of all checkpoints" +
+              (other.step >= 0 && figure.improves(other.figure, best.figure)
+                   ? "; the " + figure.name + " of step " + with_commas(other.step) +
+                         ", which has no checkpoint, was " + report::python_number(other.figure, 6)
                    : ""));
   }
   const std::string& from = best.step >= 0 ? best.path : last_checkpoint_;

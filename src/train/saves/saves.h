@@ -16,19 +16,19 @@
 
 namespace octet::train {
 
-// load_best_model_at_end: tracks the checkpoint with the lowest evaluation loss.
+// Tracks the checkpoint with the best figure of metric_for_best_model.
 
 /// A checkpoint and the evaluation of its weights.
 struct EvaluatedCheckpoint {
   std::int64_t step = -1;  ///< -1: no checkpoint
-  double loss = 0;
+  double figure = 0;
   std::string path;
 };
 
 class BestCheckpoint {
  public:
-  /// `wanted`: load_best_model_at_end. Without it, no checkpoint is the best.
-  explicit BestCheckpoint(bool wanted) : wanted_(wanted) {}
+  /// `wanted`: otherwise no checkpoint is the best.
+  BestCheckpoint(bool wanted, FigureChoice choice) : wanted_(wanted), choice_(std::move(choice)) {}
 
   /// Whether a checkpoint of `step` would be the best. `latest` is the latest evaluation.
   bool is_beaten_by(const Evaluated& latest, std::int64_t step) const;
@@ -46,11 +46,12 @@ class BestCheckpoint {
 
  private:
   bool wanted_;
+  FigureChoice choice_;
   EvaluatedCheckpoint best_, second_best_;
 };
 
-/// Returns the entry of an evaluation in the state of a checkpoint.
-Json best_entry(std::int64_t step, double loss);
+/// Returns the entry of an evaluated checkpoint in the state of a checkpoint.
+Json best_entry(std::int64_t step, double figure, const FigureChoice& choice);
 
 /// The newest checkpoint on disk of a run that resumes from memory.
 struct OnDisk {
@@ -109,6 +110,8 @@ class Saves {
   const std::string& last_checkpoint() const { return last_checkpoint_; }
   /// Returns the number of checkpoints that this process has completed.
   std::int64_t completed() const { return completed_; }
+  /// Step of the checkpoint that is the final model; -1: it has the last weights.
+  std::int64_t model_step() const { return run_.config.load_best_model_at_end ? best_.step() : -1; }
   /// Step of the best checkpoint; -1: none.
   std::int64_t best_step() const { return best_.step(); }
   /// Adds the best checkpoint to the state of a checkpoint of this step.
@@ -141,7 +144,7 @@ class Saves {
   std::string last_checkpoint_;
   std::int64_t completed_ = 0;
   BestCheckpoint best_;
-  EvaluatedCheckpoint taken_;  ///< of the save in flight: its step, and its loss if it is the best so far
+  EvaluatedCheckpoint taken_;  ///< of the save in flight: its step, and its figure if it is the best so far
   bool takes_best_ = false;
   bool told_that_it_waits_ = false;
 };
