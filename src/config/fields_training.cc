@@ -251,7 +251,7 @@ void add_saving(Table& t) {
       .range(0, kMaxCount)
       .above(0);
   t.used("eval_delay", &Config::eval_delay,
-         "The first step with an evaluation; with eval_strategy: epoch the first epoch.")
+         "Evaluations before this step are left out; with eval_strategy: epoch, before this epoch.")
       .at_least(0);
   t.used("eval_on_start", &Config::eval_on_start, "Evaluate before the first step too.");
   t.used("do_train", &Config::do_train, "Must be true: this program trains.");

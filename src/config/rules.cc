@@ -442,6 +442,12 @@ class Rules : RulesOf {
 
 }  // namespace
 
+std::string listed(const Strings& words) {
+  std::string list;
+  for (const std::string& word : words) list += (list.empty() ? "" : ", ") + word;
+  return list;
+}
+
 void apply_rules(Resolved& resolved, const LoadOptions& options) {
   apply_path_rules(resolved, options);
   Rules(resolved, options).apply();

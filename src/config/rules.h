@@ -78,6 +78,9 @@ class RulesOf {
   const LoadOptions& options_;
 };
 
+/// Returns "A, B, C".
+std::string listed(const Strings& words);
+
 /// Adapters, freezing and a quantised base.
 void apply_adapter_rules(Resolved& resolved, const LoadOptions& options);
 /// Expands ~ in folders, and finds models in Hugging Face's cache.

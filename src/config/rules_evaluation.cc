@@ -8,12 +8,6 @@
 namespace octet::config {
 namespace {
 
-std::string names_of(const Strings& words) {
-  std::string names;
-  for (const std::string& word : words) names += (names.empty() ? "" : ", ") + word;
-  return names;
-}
-
 class EvaluationRules : RulesOf {
  public:
   using RulesOf::RulesOf;
@@ -49,16 +43,18 @@ class EvaluationRules : RulesOf {
                      (evaluates() ? "" : " with eval_dataset or val_size") + ", or " + without});
   }
 
-  // Returns the advice for leaving out what reads metric_for_best_model; "" if nothing reads it.
-  std::string without_figure() const {
-    if (c_.load_best_model_at_end) return set_to("load_best_model_at_end", "false");
-    if (c_.early_stopping_steps) return "remove " + said("early_stopping_steps");
-    return c_.save_strategy == "best" ? set_to("save_strategy", "steps") : "";
+  // Returns an advice for each key that reads metric_for_best_model: how to do without.
+  Strings without_figure() const {
+    Strings ways;
+    if (c_.load_best_model_at_end) ways.push_back(set_to("load_best_model_at_end", "false"));
+    if (c_.early_stopping_steps) ways.push_back("remove " + said("early_stopping_steps"));
+    if (c_.save_strategy == "best") ways.push_back(set_to("save_strategy", "steps"));
+    return ways;
   }
 
   // Checks metric_for_best_model and greater_is_better.
   void figure() {
-    const std::string without = without_figure();
+    const Strings without = without_figure();
     if (without.empty()) {
       for (const char* key : {"metric_for_best_model", "greater_is_better"}) {
         if (changed(key))
@@ -73,16 +69,25 @@ class EvaluationRules : RulesOf {
       const bool answers = name.find("rouge") != std::string::npos ||
                            name.find("bleu") != std::string::npos || name.find("match") != std::string::npos;
       const bool accuracy = name == "accuracy" && (c_.stage == "sft" || c_.stage == "pt");
-      std::string fix = set_to("metric_for_best_model", "eval_loss") + ", or " + without;
+      std::string fix = set_to("metric_for_best_model", "eval_loss");
+      if (without.size() == 1) fix += ", or " + without.front();
       if (accuracy) fix.insert(0, "set compute_accuracy: true, or ");
       if (answers) fix += "; trainer generate CHECKPOINT --file HELD_OUT --rouge-l scores a checkpoint";
       complain({.what = "the best model cannot be found by " +
                         named("metric_for_best_model", *c_.metric_for_best_model),
-                .expected = "a figure of the evaluations of this run: " + names_of(known),
+                .expected = "a figure of the evaluations of this run: " + listed(known),
                 .where = at("metric_for_best_model"),
                 .fix = fix});
     }
-    if (c_.greater_is_better.value_or(false) && name == "loss") {
+    worst_model(name);
+  }
+
+  // The largest loss is refused. The worst value of another figure may be wanted, so it is a warning.
+  void worst_model(const std::string& name) {
+    EvaluationKeys usual = c_;
+    usual.greater_is_better.reset();
+    if (greater_is_better(c_) == greater_is_better(usual)) return;
+    if (name == "loss") {
       complain({.what = named("greater_is_better", "true") +
                         " asks for the model with the largest evaluation loss",
                 .expected = "greater_is_better: false, since a smaller loss is better",
@@ -90,6 +95,10 @@ class EvaluationRules : RulesOf {
                 .where = at("greater_is_better"),
                 .fix = set_to("greater_is_better", "false") + ", or leave it out"});
     }
+    const bool greater = greater_is_better(c_);
+    warn(named("greater_is_better", greater ? "true" : "false") + " (" + at("greater_is_better") +
+         ") takes the model with the " + (greater ? "largest " : "smallest ") + name +
+         " as the best; set greater_is_better: " + (greater ? "false" : "true") + ", or leave it out");
   }
 
   // Checks reduce_lr_on_plateau, which follows the evaluation loss. Its mode is a scheduler argument;

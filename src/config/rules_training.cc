@@ -99,12 +99,6 @@ const Known kKnown[] = {
     {"deepspeed_warmup_cosine", {"warmup_type", "warmup_min_ratio", "cos_min_ratio", "total_num_steps"}},
 };
 
-std::string listed(const Strings& names) {
-  std::string list;
-  for (const auto& name : names) list += (list.empty() ? "" : ", ") + name;
-  return list;
-}
-
 void check_name(const std::string& name, const std::string& type, const std::string& where) {
   Strings names;
   for (const Known& known : kKnown) {

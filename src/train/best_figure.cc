@@ -9,8 +9,8 @@
 
 namespace octet::train {
 
-bool FigureChoice::improves(double value, double best) const {
-  return std::isfinite(value) && (greater ? value > best : value < best);
+bool FigureChoice::improves(double value, std::optional<double> best) const {
+  return std::isfinite(value) && (!best || (greater ? value > *best : value < *best));
 }
 
 double FigureChoice::value_in(double loss, const std::vector<std::pair<std::string, double>>& extra) const {
@@ -25,13 +25,13 @@ FigureChoice figure_choice(const config::EvaluationKeys& config) {
 }
 
 void BestFigure::take(double value, std::int64_t step) {
-  if (std::isfinite(value) && (!best_ || choice_.improves(value, *best_))) {
-    best_ = value;
-    stale_ = 0;
-    improved_ = step;
+  if (!choice_.improves(value, best_)) {
+    ++stale_;
     return;
   }
-  ++stale_;
+  best_ = value;
+  stale_ = 0;
+  improved_ = step;
 }
 
 Json BestFigure::json() const {

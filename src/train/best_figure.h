@@ -16,8 +16,8 @@ namespace octet::train {
 struct FigureChoice {
   std::string name = "loss";  ///< without eval_
   bool greater = false;       ///< a larger value is better
-  /// Whether `value` is better than `best`. A value that is not finite is never better.
-  bool improves(double value, double best) const;
+  /// Whether `value` is finite and better than `best`, or the first value.
+  bool improves(double value, std::optional<double> best) const;
   /// Returns the value of the figure in an evaluation. NaN if the evaluation does not have it.
   double value_in(double loss, const std::vector<std::pair<std::string, double>>& extra) const;
 };

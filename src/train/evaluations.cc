@@ -129,8 +129,9 @@ void Evaluations::evaluate(double epoch) {
   }
   const double value = figure().value_in(latest_loss_, extra);
   latest_ = {.step = run_.step, .figure = value};
-  if (best_evaluation_.step < 0 || figure().improves(value, best_evaluation_.figure))
-    best_evaluation_ = latest_;
+  const auto before =
+      best_evaluation_.step < 0 ? std::nullopt : std::optional<double>(best_evaluation_.figure);
+  if (figure().improves(value, before)) best_evaluation_ = latest_;
   if (!parts_.reporter) return;
   parts_.reporter->evaluation({.step = run_.step,
                                .epoch = epoch,

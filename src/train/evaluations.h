@@ -52,7 +52,7 @@ class Evaluations {
   /// evaluation that changes its course, evaluates now. Collective.
   void make_up();
   /// Whether early_stopping_steps ends the run after this step.
-  bool end_run() const { return best_.ends_run(); }
+  bool ends_run() const { return best_.ends_run(); }
   /// Whether this step has an evaluation that is better than all before.
   bool improved() const { return best_.improved_at(run_.step); }
   /// Whether an evaluation is due after a later step, as far as it is known in advance.
@@ -60,24 +60,24 @@ class Evaluations {
   /// Forgets the latest evaluation, because the run has returned to an earlier step.
   void forget_latest() { latest_ = {}; }
   const Evaluated& latest() const { return latest_; }
-  /// Returns the best evaluation of this process.
+  /// Returns the best evaluation of this process, also if it belongs to no turn or to no checkpoint.
   const Evaluated& best() const { return best_evaluation_; }
   const FigureChoice& figure() const { return best_.choice(); }
 
-  /// Adds the state of the schedule to the state of a checkpoint.
+  /// Adds the state of the schedule and of the best figure to the state of a checkpoint.
   void add_to(Json& state) const;
-  /// Restores it into a new schedule from the run's checkpoint, if there is one.
+  /// Restores both from the run's checkpoint, if there is one. The schedule is new.
   void take_over();
 
  private:
   /// `epoch`: passes over the data so far.
   void evaluate(double epoch);
-  /// Gives the latest evaluation to all that follow it.
+  /// Gives the latest evaluation to the schedule and to `best_`.
   void tell();
   void tell_schedule();
   bool is_due() const;
   Turn turn() const;
-  /// Whether a checkpoint has the best figure so far.
+  /// Whether checkpoints hold the state of `best_`: early_stopping_steps or save_strategy: best reads it.
   bool keeps_figure() const;
 
   RunContext& run_;

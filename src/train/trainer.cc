@@ -57,7 +57,7 @@ class Run {
   /// Takes a step. If the data cannot be read, saves the complete steps before the error ends the run.
   void train_step();
   /// Whether the steps are complete, or early_stopping_steps ends the run.
-  bool is_done() const { return run_.step >= run_.total_steps || evaluations_.end_run(); }
+  bool is_done() const { return run_.step >= run_.total_steps || evaluations_.ends_run(); }
   /// Saves the checkpoints that are due after a step. Returns false if the run has returned to a checkpoint
   /// instead.
   bool save_in_turn(const Wishes& wishes, bool stopped);
@@ -285,6 +285,8 @@ int Run::run() {
   bool stopped = false;
   signals.at_step(run_.step, saves_.saved_step());
   signals.begin_steps();
+  if (run_.prints() && run_.step < run_.total_steps && is_done())
+    log::info("the run has ended early, and trains no more; a larger early_stopping_steps lets it continue");
   while (!is_done() && !stopped) {
     evaluations_.make_up();
     if (is_done()) break;

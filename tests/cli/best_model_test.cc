@@ -123,6 +123,8 @@ TEST(BestModel, EndsARunThatNoLongerImproves) {
   EXPECT_EQ(weights, exported(output + "/checkpoint-" + std::to_string(best), folder / "best"));
   const Outcome again = trainer(Task::get().train(output, keys));
   ASSERT_EQ(again.code, 0) << again.both();
+  EXPECT_NE(again.both().find("the run has ended early, and trains no more"), std::string::npos)
+      << again.both();
   EXPECT_EQ(checkpoints_in(output).back(), last);
   EXPECT_EQ(weights_of(output), weights);
 }

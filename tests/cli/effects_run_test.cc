@@ -411,16 +411,13 @@ std::vector<KeyRow> output_rows() {
                    {"eval_strategy", "steps"},
                    {"eval_steps", "1"},
                    {"learning_rate", "0"}};
-  const Keys best_by_accuracy{{"val_size", "2"},
-                              {"max_samples", "6"},
-                              {"eval_strategy", "steps"},
-                              {"save_strategy", "steps"},
-                              {"eval_steps", "1"},
-                              {"save_steps", "1"},
-                              {"compute_accuracy", "true"},
-                              {"load_best_model_at_end", "true"},
-                              {"metric_for_best_model", "accuracy"}};
   const Keys evaluates{{"val_size", "2"}, {"eval_strategy", "steps"}, {"logging_steps", "3"}};
+  const Keys best_model{{"val_size", "2"},          {"max_samples", "6"}, {"eval_strategy", "steps"},
+                        {"save_strategy", "steps"}, {"eval_steps", "1"},  {"save_steps", "1"}};
+  Keys by_accuracy = best_model;
+  for (const char* key : {"compute_accuracy", "load_best_model_at_end"}) by_accuracy[key] = "true";
+  Keys by_named_accuracy = by_accuracy;
+  by_named_accuracy["metric_for_best_model"] = "accuracy";
   return {
       {"output_dir",
        {},
@@ -523,12 +520,7 @@ std::vector<KeyRow> output_rows() {
        on_full_disk,
        "unsaved, 5 failed"},
       {"load_best_model_at_end",
-       {{"val_size", "2"},
-        {"max_samples", "6"},
-        {"eval_strategy", "steps"},
-        {"save_strategy", "steps"},
-        {"eval_steps", "1"},
-        {"save_steps", "1"}},
+       best_model,
        {{"true", "the best of the run"}},
        run([](const Ran& ran) {
          return std::string(holds(ran.printed(), "the final model is the checkpoint of step")
@@ -537,19 +529,12 @@ std::vector<KeyRow> output_rows() {
        }),
        "the last"},
       {"metric_for_best_model",
-       {{"val_size", "2"},
-        {"max_samples", "6"},
-        {"eval_strategy", "steps"},
-        {"save_strategy", "steps"},
-        {"eval_steps", "1"},
-        {"save_steps", "1"},
-        {"compute_accuracy", "true"},
-        {"load_best_model_at_end", "true"}},
+       by_accuracy,
        {{"eval_accuracy", "largest accuracy"}},
        run(best_figure),
        "smallest loss"},
       {"greater_is_better",
-       best_by_accuracy,
+       by_named_accuracy,
        {{"false", "smallest accuracy"}},
        run(best_figure),
        "largest accuracy"},

@@ -147,6 +147,20 @@ TEST(Doubts, AreOneLineEachWithPlaceHarmAndFix) {
 }
 
 // What is refused comes with what to do, and not with a reason alone.
+TEST(EvaluationRules, TheBestModelHasAFigureOfItsRun) {
+  const std::string evaluates = "eval_strategy: steps\nval_size: 0.1\nsave_strategy: best\n";
+  const std::string several = refusal(evaluates + "early_stopping_steps: 2\nmetric_for_best_model: bleu");
+  EXPECT_EQ(several.find(", or "), std::string::npos) << "another key would still read it: " << several;
+  EXPECT_SAYS(refusal(evaluates + "metric_for_best_model: bleu"), ", or set save_strategy: steps");
+  const auto warned = [&](const std::string& keys) { return read(evaluates + keys).warnings; };
+  EXPECT_TRUE(
+      warned("compute_accuracy: true\nmetric_for_best_model: accuracy\ngreater_is_better: true").empty());
+  const Strings worst =
+      warned("compute_accuracy: true\nmetric_for_best_model: accuracy\ngreater_is_better: false");
+  ASSERT_EQ(worst.size(), 1u);
+  EXPECT_SAYS(worst.front(), "takes the model with the smallest accuracy as the best");
+}
+
 TEST(Refusals, OfOtherTrainersKeysSayWhatToDo) {
   const char* const does[] = {"remove ", "use ", "write ", "change ", "cut ", "set ", "keep "};
   const std::string axolotl = "base_model: m\ndatasets: [{path: d, type: chat_template}]\noutput_dir: o\n";

@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
+#include "../src/train/logs/step_report.h"
 #include "octet/base/json.h"
+#include "octet/config/config.h"
 #include "octet/config/derive.h"
+#include "octet/setup/run_options.h"
 
 namespace octet::train::best_figure_test {
 namespace {
@@ -71,6 +75,26 @@ TEST(FigureChoice, FindsTheFigureOfAnEvaluation) {
   }
   EXPECT_TRUE(std::isnan(FigureChoice{.name = "kl"}.value_in(2, extra)));
   EXPECT_EQ(figure_choice({}).name, "loss");
+}
+
+// The configuration knows the names of figures that evaluations report.
+TEST(FigureChoice, KnowsTheFiguresOfEachStage) {
+  for (const char* stage : {"sft", "pt", "dpo", "orpo", "rm", "kto"}) {
+    config::Config config;
+    config.stage = stage == std::string("orpo") ? "dpo" : stage;
+    if (config.stage != stage) config.pref_loss = stage;
+    std::set<std::string> reported{"loss"};
+    if (setup::is_pretraining(config)) reported.insert("perplexity");
+    std::vector<std::pair<std::string, double>> extra;
+    const std::vector<double> sums(ops::kPreferenceFigures, 1.0);
+    if (setup::trains_pairs(config)) extra = preference_fields(sums, setup::preference_of(config, config));
+    if (setup::trains_judged(config)) extra = judgement_fields(sums, 0.5);
+    for (const auto& [name, value] : extra) reported.insert(name);
+    const auto known = config::evaluation_figures(config);
+    EXPECT_EQ(std::set<std::string>(known.begin(), known.end()), reported) << stage;
+    config.compute_accuracy = true;
+    EXPECT_EQ(config::evaluation_figures(config).back(), "accuracy");
+  }
 }
 
 }  // namespace

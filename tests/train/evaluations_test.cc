@@ -97,7 +97,7 @@ TEST(Evaluations, EndARunThatHasStoppedEarly) {
     const Json figure{{"figure", "loss"}, {"greater", false}, {"stale", stale}, {"best", 1.5}};
     run.parts().checkpoint.emplace(run.save_checkpoint(5, {{"best_figure", figure}}));
     evaluations.take_over();
-    EXPECT_EQ(evaluations.end_run(), stale == 2);
+    EXPECT_EQ(evaluations.ends_run(), stale == 2);
     EXPECT_EQ(state_of(evaluations)["best_figure"], figure);
   }
 }

@@ -26,9 +26,9 @@
 namespace octet::train {
 
 bool BestCheckpoint::is_beaten_by(const Evaluated& latest, std::int64_t step) const {
-  // Equal figures keep the earlier one; a figure that is not a number is never the best.
-  return wanted_ && latest.step == step && std::isfinite(latest.figure) &&
-         (best_.step < 0 || choice_.improves(latest.figure, best_.figure));
+  if (!wanted_ || latest.step != step) return false;
+  // Equal figures keep the earlier checkpoint.
+  return choice_.improves(latest.figure, best_.step < 0 ? std::nullopt : std::optional<double>(best_.figure));
 }
 
 void BestCheckpoint::replace(const EvaluatedCheckpoint& best) {
@@ -127,9 +127,13 @@ void Saves::make_interval() {
 
 void Saves::begin() {
   const config::Config& config = run_.config;
-  const std::int64_t interval = setup::saves_when(config) == setup::When::epoch
-                                    ? std::max<std::int64_t>(1, parts_.feed->steps_per_epoch())
-                                    : config::interval_steps(config.save_steps, run_.total_steps);
+  // Retries follow after a part of the steps between saves.
+  const std::int64_t epoch = std::max<std::int64_t>(1, parts_.feed->steps_per_epoch());
+  std::int64_t interval = epoch;
+  if (setup::saves_when(config) == setup::When::steps)
+    interval = config::interval_steps(config.save_steps, run_.total_steps);
+  if (setup::saves_when(config) == setup::When::best)
+    interval = setup::steps_between_evaluations(config, config, run_.total_steps, epoch);
   SaverOptions options{.folder = config.output_dir,
                        .keep_last = config.save_total_limit.value_or(0),
                        .most_failed = config.max_failed_saves,

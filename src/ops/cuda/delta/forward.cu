@@ -150,13 +150,12 @@ void run(Stream& stream, const DeltaRuleArgs& a) {
   with_key_columns(a.heads.key_dim, [&](auto key_columns) {
     with_value_columns<T, key_columns.value>(a.heads, a.documents, [&](auto value_columns) {
       constexpr int kKeys = key_columns.value, kValues = value_columns.value;
-      constexpr int bytes = ScanCut<T, kKeys, kValues>::bytes;
-      allow_delta_shared(delta_rule_kernel<T, kKeys, kValues>, bytes);
+      using Cut = ScanCut<T, kKeys, kValues>;
+      const auto kernel = delta_rule_kernel<T, kKeys, kValues>;
+      allow_delta_shared(kernel, Cut::bytes);
       const std::int64_t blocks =
           (a.documents.count + 1) * a.heads.value_heads * ceil_div(a.heads.value_dim, kValues);
-      delta_rule_kernel<T, kKeys, kValues>
-          <<<static_cast<unsigned>(blocks), ScanCut<T, kKeys, kValues>::threads, bytes, on>>>(a, work,
-                                                                                              vector);
+      kernel<<<static_cast<unsigned>(blocks), Cut::threads, Cut::bytes, on>>>(a, work, vector);
       octet::cuda::check_launch("delta_rule");
     });
   });

@@ -146,13 +146,12 @@ void states_backward(cudaStream_t stream, const DeltaRuleBackwardArgs& a, const 
   with_key_columns(a.heads.key_dim, [&](auto key_columns) {
     with_value_columns<T, key_columns.value>(a.heads, a.documents, [&](auto value_columns) {
       constexpr int kKeys = key_columns.value, kValues = value_columns.value;
-      constexpr int bytes = ScanCut<T, kKeys, kValues>::bytes;
-      allow_delta_shared(states_backward_kernel<T, kKeys, kValues>, bytes);
+      using Cut = ScanCut<T, kKeys, kValues>;
+      const auto kernel = states_backward_kernel<T, kKeys, kValues>;
+      allow_delta_shared(kernel, Cut::bytes);
       const std::int64_t blocks =
           a.documents.count * a.heads.value_heads * ceil_div(a.heads.value_dim, kValues);
-      states_backward_kernel<T, kKeys, kValues>
-          <<<static_cast<unsigned>(blocks), ScanCut<T, kKeys, kValues>::threads, bytes, stream>>>(a, work,
-                                                                                                  vector);
+      kernel<<<static_cast<unsigned>(blocks), Cut::threads, Cut::bytes, stream>>>(a, work, vector);
       octet::cuda::check_launch("delta_rule_backward");
     });
   });
