@@ -312,12 +312,14 @@ TEST(ForeignKeys, BecomeKeysThatAreNotedOrRefusedOrNeedOthers) {
   becomes("model.revision", "x", "model_revision");
   becomes("train.dataloader_num_workers", "3", "dataloader_num_workers");
   becomes("train.dataloader_pin_memory", "false", "dataloader_pin_memory");
-  becomes("train.metric_for_best_model", "x", "metric_for_best_model");
-  becomes("train.greater_is_better", "true", "greater_is_better");
   becomes("data.cache_dir", "x", "cache_dir");
   EXPECT_THROW(load_alone("train: {fp16: true}"), Error);
   EXPECT_TRUE(load_alone("eval_dataset: e\ntrain: {eval_strategy: steps, load_best_model_at_end: true}")
                   .config.load_best_model_at_end);
+  const config::Config best =
+      load_alone("train: {metric_for_best_model: eval_loss, greater_is_better: false}").config;
+  EXPECT_EQ(best.metric_for_best_model, "eval_loss");
+  EXPECT_EQ(best.greater_is_better, false);
   const config::Config pair = load_alone("data: {prompt_key: q, response_key: a}").config;
   EXPECT_EQ(pair.prompt_column, "q");
   EXPECT_EQ(pair.response_column, "a");
