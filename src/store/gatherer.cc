@@ -57,7 +57,7 @@ void Gatherer::gather(int group, Stream& compute) {
     at(slot.occupant).whole = at(slot.occupant).fixed = false;
   }
   slot.occupant = group;
-  Stream& stream = axes_.all.gather_stream();
+  Stream& stream = axes_.shards.gather_stream();
   const auto each = [&](comm::Collectives& collectives) {
     collectives.gather_stream().wait(*at(group).changed);
     collectives.gather_stream().wait(*slot.released);

@@ -29,10 +29,38 @@ void check_strict(const Options& options) {
   check(options.micro_batches >= 1, "a strict step has at least one micro-batch");
 }
 
+/// Checks the assumptions about sharding groups. src/config/rules.cc and runtime report them to users.
+void check_groups(const Options& options, int world) {
+  if (options.group == 0) return;
+  check(options.group > 0 && world % options.group == 0, "a sharding group divides the ranks");
+  check(options.stage > 0, "groups shard state, and stage 0 shards none");
+  check(!options.error_feedback, "sharding groups keep no rounding errors");
+  const int leaves = options.group * options.micro_batches;
+  check(!options.strict || options.group == world || (leaves & (leaves - 1)) == 0,
+        "the gradients of a group form a node of the strict tree");
+}
+
 }  // namespace
+
+int shards_of(const Options& options, int world) {
+  if (options.group == 0) return world;
+  check(options.group > 0 && world % options.group == 0, "a sharding group divides the ranks");
+  return options.group;
+}
+
+bool has_replicas(const Options& options, int world) {
+  const int shards = shards_of(options, world);
+  return shards > 1 && shards < world;
+}
+
+comm::Mesh group_mesh(const Options& options, int world) {
+  const int shards = shards_of(options, world);
+  return {world, {{.name = kReplicaAxis, .size = world / shards}, {.name = kShardAxis, .size = shards}}};
+}
 
 Policy policy_of(const Options& options, int world) {
   check(options.stage >= 0 && options.stage <= 3, "the ZeRO stage is 0, 1, 2 or 3");
+  check_groups(options, world);
   check(std::isfinite(options.max_grad_norm) && options.max_grad_norm >= 0,
         "the limit of the gradient norm is finite, and 0 for none");
   if (options.strict) check_strict(options);
@@ -40,11 +68,11 @@ Policy policy_of(const Options& options, int world) {
   check_storage(options);
   const bool many = world > 1;
   const bool narrow = options.storage.gradients != DType::f32;
-  return {.shard_state = many && options.stage >= 1,
-          .shard_gradients = many && options.stage >= 2,
-          .shard_parameters = many && options.stage >= 3,
-          .reduce_each = !options.strict &&
-                         ((many && options.stage >= 2) || (options.deterministic && (many || narrow))),
+  const int stage = shards_of(options, world) > 1 ? options.stage : 0;
+  return {.shard_state = stage >= 1,
+          .shard_gradients = stage >= 2,
+          .shard_parameters = stage >= 3,
+          .reduce_each = !options.strict && (stage >= 2 || (options.deterministic && (many || narrow))),
           .tree = options.strict};
 }
 
@@ -64,6 +92,11 @@ bool reduces_hierarchically(const Options& options, const comm::Place& place, co
   if (options.hierarchical == Hierarchical::automatic)
     return wire != comm::Wire::f32 && several_nodes_of_several(place);
   return options.hierarchical == Hierarchical::on;
+}
+
+bool reduces_group_hierarchically(const Options& options, const comm::Place& place, comm::Wire wire) {
+  if (options.hierarchical == Hierarchical::automatic && wire != comm::Wire::f32) return true;
+  return reduces_hierarchically(options, place, wire);
 }
 
 namespace {

@@ -64,14 +64,16 @@ Reducer::Reducer(Segments& segments, const Axes& axes, Device& device, const Opt
     for (const Segment& s : segments.groups[g]) groups_[g].trained = groups_[g].trained || s.gradient;
     groups_[g].written = device.make_event();
     groups_[g].experts_summed = device.make_event();
+    groups_[g].shards_summed = device.make_event();
     groups_[g].summed = device.make_event();
     groups_[g].complete = device.make_event();
     for (const Segment& s : segments.groups[g]) groups_[g].to_zero.push_back(gaps(s));
   }
   for (int i = 0; i < segments.slots; ++i) reduced_.push_back(device.make_event());
   if (!policy_.tree) return;
-  comm::Place place = collectives_.place();
+  comm::Place place = axes_.shards.place();
   own_.tree = sum_tree(place, options.micro_batches);
+  if (axes_.replicas != nullptr) replica_order_ = sum_tree(axes_.replicas->place(), 1).order;
   if (!axes_.split()) return;
   const Sources sources = sources_of(options, place, axes_.same_experts.place());
   for (place.rank = sources.first; place.rank < sources.first + sources.count; ++place.rank)
@@ -247,13 +249,15 @@ void Reducer::sum(Segment& s, Stream& stream) {
   comm::Collectives& collectives = axes_.of(s);
   const comm::SumOrder* order = s.earlier.empty() ? &own_.tree.order : &split_order_;
   if (!policy_.tree) order = nullptr;
-  const bool hierarchical =
-      s.earlier.empty() && reduces_hierarchically(options_, collectives.place(), wire_of(s));
+  const auto in_nodes = s.replicas > 1 ? reduces_group_hierarchically : reduces_hierarchically;
+  const bool hierarchical = s.earlier.empty() && in_nodes(options_, collectives.place(), wire_of(s));
+  // The sums of a sharding group are whole slices, and become the totals.
+  const Array& to = s.replicas > 1 ? s.total : s.sum;
   collectives.reduce_scatter(stream, {.name = s.spec->name.c_str(),
                                       .from = s.gradient.data,
                                       .from_dtype = s.gradient.dtype,
-                                      .to = s.sum.data,
-                                      .to_dtype = s.sum.dtype,
+                                      .to = to.data,
+                                      .to_dtype = to.dtype,
                                       .count = s.slice,
                                       .accumulate = policy_.reduce_each && index_ > 0,
                                       .wire = wire_of(s),
@@ -297,8 +301,49 @@ void Reducer::reduce_split_experts(int group, bool gathers) {
   collectives_.reduce_stream().wait(*at(group).experts_summed);
 }
 
+// The gather sends the values in the wire format, so all ranks update with the same bits.
+void Reducer::sum_replicas(Segment& s, Stream& stream) {
+  comm::Collectives& replicas = *axes_.replicas;
+  replicas.reduce_scatter(stream,
+                          {.name = s.spec->name.c_str(),
+                           .from = s.total.data,
+                           .from_dtype = s.total.dtype,
+                           .to = s.sum.data,
+                           .to_dtype = s.sum.dtype,
+                           .count = s.piece,
+                           .wire = wire_of(s),
+                           .hierarchical = reduces_hierarchically(options_, replicas.place(), wire_of(s)),
+                           .order = policy_.tree ? &replica_order_ : nullptr});
+  replicas.all_gather_values(stream, {.name = s.spec->name.c_str(),
+                                      .buffer = s.total.data,
+                                      .dtype = s.total.dtype,
+                                      .count = s.piece,
+                                      .wire = wire_of(s),
+                                      .hierarchical = gathers_hierarchically(options_, replicas.place())});
+}
+
+void Reducer::reduce_replicas(int group, Stream& compute) {
+  Stream& inside = axes_.shards.reduce_stream();
+  inside.record(*at(group).shards_summed);
+  // Sums that are stored in the gradient buffers keep these buffers in use.
+  const bool apart = policy_.reduce_each || policy_.shard_gradients;
+  if (apart) inside.record(reduced(group));
+  if (index_ + 1 == micro_batches_) {
+    Stream& stream = axes_.replicas->reduce_stream();
+    stream.wait(*at(group).shards_summed);
+    for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
+      if (s.gradient && s.padded > 0) sum_replicas(s, stream);
+    }
+    stream.record(*at(group).summed);
+    stream.record(*at(group).complete);
+    if (!apart) stream.record(reduced(group));
+    if (!overlap_) compute.wait(*at(group).complete);
+  }
+  if (!overlap_) compute.wait(reduced(group));
+}
+
 void Reducer::reduce(int group, Stream& compute) {
-  Stream& stream = collectives_.reduce_stream();
+  Stream& stream = axes_.shards.reduce_stream();
   stream.wait(*at(group).written);
   const bool gathers = index_ + 1 == micro_batches_ && !policy_.shard_state;
   auto& segments = segments_.groups[static_cast<std::size_t>(group)];
@@ -312,6 +357,7 @@ void Reducer::reduce(int group, Stream& compute) {
     sum(s, stream);
     rounds = rounds || (gathers && rounds_sums(s));
   });
+  if (axes_.replicas != nullptr) return reduce_replicas(group, compute);
   if (axes_.split()) reduce_split_experts(group, gathers);
   if (!rounds) stream.record(*at(group).summed);
   if (gathers) each([&](Segment& s) { gather_sums(s, stream); });

@@ -18,6 +18,10 @@ namespace octet::store {
 /// every micro-batch if each is reduced separately. Reductions are enqueued in the order head, last block, …,
 /// embedding, independent of the order of give_back, so that they match on all ranks. With a sum tree, the
 /// buffers are also fresh at every micro-batch; give_back adds them to the rank's stack of sums.
+///
+/// With sharding groups, each micro-batch is reduced inside the group. The sums of the groups are added once
+/// per step, on the reduce stream of the ranks with the same shard. This overlaps with the reduction of the
+/// next group of parameters.
 class Reducer {
  public:
   Reducer(Segments& segments, const Axes& axes, Device& device, const Options& options);
@@ -60,6 +64,7 @@ class Reducer {
     bool given = false;
     std::unique_ptr<Event> written;
     std::unique_ptr<Event> experts_summed;  ///< the sums that fewer ranks share are complete
+    std::unique_ptr<Event> shards_summed;   ///< the sums of the sharding group are complete
     std::unique_ptr<Event> summed;          ///< this rank's sums are complete
     std::unique_ptr<Event> complete;        ///< the sums that an update reads are complete
     /// Per segment: runs of elements that no GEMM overwrites, as (begin, count).
@@ -83,6 +88,10 @@ class Reducer {
   void sum(Segment& segment, Stream& stream);
   void gather_sums(Segment& segment, Stream& stream);
   void reduce_split_experts(int group, bool gathers);
+  /// Sums the shards of a sharding group over all groups, and sends each rank's piece to the ranks with the
+  /// same shard.
+  void sum_replicas(Segment& segment, Stream& stream);
+  void reduce_replicas(int group, Stream& compute);
   void accumulate(int group, Stream& compute);
 
   Segments& segments_;
@@ -104,6 +113,7 @@ class Reducer {
   Leaves own_;                        ///< of this rank
   std::vector<Leaves> expert_group_;  ///< of the ranks of its expert group, with sums by source
   comm::SumOrder split_order_;        ///< the order of sums of split experts
+  comm::SumOrder replica_order_;      ///< the order of the sums of sharding groups
   int micro_batches_ = 0;
   int index_ = -1;
   bool open_ = false;  ///< inside a micro-batch

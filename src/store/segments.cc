@@ -191,8 +191,9 @@ bool rounds(const Segment& s, const Options& options) {
   return wire != comm::Wire::f32 && !(wire == comm::Wire::bf16 && s.gradient.dtype == DType::bf16);
 }
 
-/// Reserves the gradient sums that a step measures and updates with.
-void reserve_sums(Segment& s, Arena& arena, const Policy& policy, bool deterministic) {
+/// Reserves the gradient sums that a step measures and updates with. Without sharding groups, `sum` is this
+/// rank's whole slice.
+void reserve_sums_of_slice(Segment& s, Arena& arena, const Policy& policy, bool deterministic) {
   if (!policy.reduce_each && !policy.shard_gradients) {
     // After the last micro-batch, the gradient buffers contain the sums.
     s.sum = s.gradient.from(s.own);
@@ -210,6 +211,11 @@ void reserve_sums(Segment& s, Arena& arena, const Policy& policy, bool determini
   s.total.dtype = s.sum.dtype;
   reserve(s.total, arena, "gradients/sums", s.padded);
   s.sum = s.total.from(s.own);
+}
+
+void reserve_sums(Segment& s, Arena& arena, const Policy& policy, bool deterministic) {
+  reserve_sums_of_slice(s, arena, policy, deterministic);
+  if (s.replicas > 1) s.sum = s.total.from(s.piece_begin - s.own);
 }
 
 void reserve_training(Segments& all, Arena& arena, const Policy& policy, const Options& options,
@@ -320,9 +326,16 @@ Segment segment_of(const model::SegmentSpec& spec, const Placement& row, const P
   s.row = row;
   s.rank = place.rank;
   s.world = place.size;
-  s.padded = model::padded_count(spec, s.world);
+  if (has_replicas(options, place.size)) {
+    s.world = shards_of(options, place.size);
+    s.replicas = place.size / s.world;
+    s.rank = place.rank % s.world;
+  }
+  s.padded = model::padded_count(spec, place.size);
   s.slice = s.padded / s.world;
   s.own = s.slice * s.rank;
+  s.piece = s.slice / s.replicas;
+  s.piece_begin = s.own + s.piece * (place.rank / s.world);
   s.dtype = row.weights;
   s.master.dtype = row.master;
   s.gradient.dtype = row.gradient;

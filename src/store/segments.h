@@ -53,6 +53,11 @@ struct Segment {
   std::int64_t padded = 0;  ///< elements of the whole segment: world * slice
   std::int64_t slice = 0;
   std::int64_t own = 0;  ///< first element of this rank's slice: rank * slice
+  /// With sharding groups: number of ranks with the same slice. This rank measures and saves only elements
+  /// [piece_begin, piece_begin + piece), a part of its slice. Without groups this part is the whole slice.
+  int replicas = 1;
+  std::int64_t piece = 0;
+  std::int64_t piece_begin = 0;
 
   DType dtype = DType::f32;  ///< format that the core reads: f32, bf16 or FP8
   /// [padded] Weights that the core reads: a copy of the master, the only weights, or decoded
@@ -87,7 +92,7 @@ struct Segment {
   bool moments_away = false, master_away = false;  ///< stored in host memory
 
   Array gradient;  ///< [padded] this rank's gradients; null if not trained
-  Array sum;       ///< [slice] this rank's slice of the sum over ranks and micro-batches
+  Array sum;       ///< [piece] this rank's piece of the sum over ranks and micro-batches
   Array total;  ///< [state_count] the sums that the update reads: `sum`, or a larger buffer that contains it
   /// [padded] bf16: rounding errors of narrow wires for this rank's gradients.
   std::uint16_t* residual = nullptr;
@@ -204,18 +209,29 @@ struct Places {
 Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, const Places& places,
                           const Options& options, const model::ParameterLayout* all = nullptr);
 
-/// The collectives of the ranks that share segments: all ranks, or the ranks with the same experts.
+/// The collectives of the ranks that share segments: all ranks, a sharding group, or the ranks with the same
+/// experts.
 struct Axes {
   comm::Collectives& all;
   comm::Collectives& same_experts;  ///< `all` if every rank has all experts
+  comm::Collectives& shards;        ///< the sharding group; `all` without groups
+  /// The ranks with the same shards in all groups, which are numbered like the groups. Null: no groups.
+  comm::Collectives* replicas = nullptr;
 
-  comm::Collectives& of(const Segment& s) const { return s.spec->split_experts ? same_experts : all; }
+  comm::Collectives& of(const Segment& s) const { return s.spec->split_experts ? same_experts : shards; }
   Places places() const { return {.all = all.place(), .same_experts = same_experts.place()}; }
   bool split() const { return &all != &same_experts; }
+  /// Calls `act` for the collectives of ranks that share segments.
   template <typename Do>
   void each(Do&& act) const {
-    act(all);
+    act(shards);
     if (split()) act(same_experts);
+  }
+  /// Calls `act` for all collectives.
+  template <typename Do>
+  void every(Do&& act) const {
+    if (replicas != nullptr) act(all), act(*replicas);
+    each(act);
   }
 };
 

@@ -4,6 +4,8 @@
 #include <array>
 #include <iterator>
 
+#include "octet/comm/job.h"
+#include "octet/comm/mesh.h"
 #include "segments.h"
 #include "sum_tree.h"
 
@@ -35,6 +37,21 @@ class PerByte {
  private:
   std::array<comm::Sent, 2> gather_, wire_, inside_;
 };
+
+/// This rank's places in its sharding group, and among the ranks with the same shards.
+struct GroupPlaces {
+  comm::Place shards, replicas;
+};
+
+GroupPlaces group_places(const Options& options, const comm::Place& place, Device& device) {
+  if (!has_replicas(options, place.size)) return {.shards = place, .replicas = {}};
+  const auto job = comm::make_dry_job(place);
+  const comm::Mesh mesh = group_mesh(options, place.size);
+  const auto along = [&](const char* axis) {
+    return job->collectives(mesh.group(axis, place.rank), device, comm::Carrier::automatic)->place();
+  };
+  return {.shards = along(kShardAxis), .replicas = along(kReplicaAxis)};
+}
 
 /// The groups, and the last group of the backward pass.
 struct Walk {
@@ -74,7 +91,12 @@ class Counter {
     to(sent_.beside.alone) += each * alone;
     to(sent_.beside.sums) += each * (times - alone);
   }
-  /// At stage 0, each sum is sent to all ranks as soon as it is complete.
+  /// The sums of sharding groups are added once per step.
+  void added(int group, const comm::Sent& bytes) {
+    sent_.reduced += bytes;
+    to(group == walk_.lowest ? sent_.beside.alone : sent_.beside.sums) += bytes;
+  }
+  /// At stage 0, and to replicas of a shard, each sum is sent to all ranks as soon as it is complete.
   void sums(int group, const comm::Sent& bytes) {
     sent_.gathered += bytes;
     to(group == walk_.lowest ? sent_.beside.alone : sent_.beside.sums) += bytes;
@@ -105,13 +127,15 @@ StepMessages step_messages(const model::ParameterLayout& layout, const Options& 
   counted.micro_batches = micro_batches;
   const Segments segments = reserve_segments(layout, arena, {place, same_experts}, counted);
   const Policy policy = policy_of(counted, place.size);
+  const GroupPlaces groups = group_places(counted, place, *dry);
   // With `strict`, a rank sends the sums left on its stack, once. Otherwise it sends one sum, once or per
   // micro-batch. With sums by source, it sends the sums of each source.
   const auto reductions = [&](const Segment& s) -> std::int64_t {
     const std::int64_t sources = 1 + std::ssize(s.earlier);
     if (!policy.tree) return sources * (policy.reduce_each ? micro_batches : 1);
-    const comm::SumOrder order = sum_tree(place, micro_batches).order;
-    if (s.earlier.empty()) return order.parts[static_cast<std::size_t>(place.rank)];
+    const comm::Place& ranks = groups.shards;
+    const comm::SumOrder order = sum_tree(ranks, micro_batches).order;
+    if (s.earlier.empty()) return order.parts[static_cast<std::size_t>(ranks.rank)];
     return joined(order, static_cast<int>(sources)).parts[static_cast<std::size_t>(same_experts.rank)];
   };
   const Walk walk{.groups = static_cast<int>(segments.groups.size()),
@@ -120,22 +144,29 @@ StepMessages step_messages(const model::ParameterLayout& layout, const Options& 
   sent.beside.sum_passes = policy.reduce_each && !policy.tree ? micro_batches : 1;
   sent.beside.forward_passes = policy.shard_parameters ? micro_batches : 1;
   Counter counter(sent, counted.overlap, walk);
-  const PerByte of_all(place), of_same_experts(same_experts);
+  const PerByte of_shards(groups.shards), of_replicas(groups.replicas), of_same_experts(same_experts);
   for (int g = 0; g < walk.groups; ++g) {
     for (const Segment& s : segments.groups[static_cast<std::size_t>(g)]) {
-      const comm::Place& ranks = s.spec->split_experts ? same_experts : place;
-      const PerByte& per_byte = s.spec->split_experts ? of_same_experts : of_all;
+      const comm::Place& ranks = s.spec->split_experts ? same_experts : groups.shards;
+      const PerByte& per_byte = s.spec->split_experts ? of_same_experts : of_shards;
       const bool gathers_so = gathers_hierarchically(counted, ranks);
       const std::int64_t shard = s.gathered_narrow() ? slice_bytes(s.gather, s.dtype, s.slice)
                                                      : static_cast<std::int64_t>(s.gather_bytes());
       counter.gathered(g, per_byte.gather(shard, gathers_so), gathers_of(s.row, g, walk, micro_batches));
       if (!s.gradient) continue;
       const comm::Wire wire = reduce_wire(*s.spec, counted);
+      const auto in_nodes = s.replicas > 1 ? reduces_group_hierarchically : reduces_hierarchically;
       counter.reduced(g,
                       per_byte.reduction(slice_bytes(wire, s.gradient.dtype, s.slice),
                                          slice_bytes(comm::Wire::f32, s.gradient.dtype, s.slice),
-                                         s.earlier.empty() && reduces_hierarchically(counted, ranks, wire)),
+                                         s.earlier.empty() && in_nodes(counted, ranks, wire)),
                       reductions(s));
+      if (s.replicas > 1) {
+        const std::int64_t narrow = slice_bytes(wire, s.total.dtype, s.piece);
+        counter.added(g, of_replicas.reduction(narrow, slice_bytes(comm::Wire::f32, s.total.dtype, s.piece),
+                                               reduces_hierarchically(counted, groups.replicas, wire)));
+        counter.sums(g, of_replicas.gather(narrow, gathers_hierarchically(counted, groups.replicas)));
+      }
       if (s.row.state_axis != Axis::none) continue;
       counter.sums(g, per_byte.gather(slice_bytes(wire, s.total.dtype, s.slice), gathers_so));
     }

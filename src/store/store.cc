@@ -83,6 +83,19 @@ std::vector<model::GroupParameters> operands(const Segments& segments, const pre
   return groups;
 }
 
+Axes axes_of(comm::Collectives& all, const ExpertAxis& experts, const GroupAxes& groups,
+             const Options& options) {
+  comm::Collectives& same_experts = experts.same_experts != nullptr ? *experts.same_experts : all;
+  if (!has_replicas(options, all.size()))
+    return {.all = all, .same_experts = same_experts, .shards = all, .replicas = nullptr};
+  const int ranks = shards_of(options, all.size());
+  check(groups.shards != nullptr && groups.shards->size() == ranks &&
+            groups.shards->rank() == all.rank() % ranks && groups.replicas != nullptr &&
+            groups.replicas->rank() == all.rank() / ranks && experts.same_experts == nullptr,
+        "a store with sharding groups has the collectives of adjacent ranks, and all experts");
+  return {.all = all, .same_experts = all, .shards = *groups.shards, .replicas = groups.replicas};
+}
+
 /// Returns the memory that gathers of `collectives`, and at stage 0 gradient sums, are written to.
 std::vector<comm::SharedMemory> gathered_memory(const Segments& segments, const Axes& axes,
                                                 const comm::Collectives& collectives) {
@@ -92,6 +105,7 @@ std::vector<comm::SharedMemory> gathered_memory(const Segments& segments, const 
   };
   for (const auto& group : segments.groups) {
     for (const Segment& s : group) {
+      if (&collectives == axes.replicas) add(s.total.data, s.total.bytes(s.state_count));
       if (&axes.of(s) != &collectives) continue;
       if (s.row.gathered()) {
         add(s.gather_buffer(), static_cast<std::size_t>(s.world) * s.gather_bytes());
@@ -106,11 +120,11 @@ std::vector<comm::SharedMemory> gathered_memory(const Segments& segments, const 
 }  // namespace
 
 ParameterStore::Parts::Parts(model::ParameterLayout of, Arena& arena, comm::Collectives& with,
-                             const Options& how, ExpertAxis shared)
+                             const Options& how, ExpertAxis shared, const GroupAxes& groups)
     : layout(std::move(of)),
       collectives(with),
       experts(std::move(shared)),
-      axes{with, experts.same_experts != nullptr ? *experts.same_experts : with},
+      axes(axes_of(with, experts, groups, how)),
       device(arena.device()),
       options(how),
       segments(reserve_segments(layout, arena, axes.places(), how, axes.split() ? &experts.all : nullptr)),
@@ -121,26 +135,27 @@ ParameterStore::Parts::Parts(model::ParameterLayout of, Arena& arena, comm::Coll
       amaxes(with, device, how),
       parameters(operands(segments, updater.scales(), fixed.scales())),
       state(segments, updater, axes, experts, device, options) {
-  axes.each([&](comm::Collectives& one) {
+  axes.every([&](comm::Collectives& one) {
     if (one.size() > 1) one.share(gathered_memory(segments, axes, one));
   });
   state.expect_mirrors(arena);
 }
 
 ParameterStore::ParameterStore(model::ParameterLayout layout, Arena& arena, comm::Collectives& collectives,
-                               const Options& options, ExpertAxis experts)
-    : parts_(std::make_unique<Parts>(std::move(layout), arena, collectives, options, std::move(experts))) {}
+                               const Options& options, ExpertAxis experts, GroupAxes groups)
+    : parts_(std::make_unique<Parts>(std::move(layout), arena, collectives, options, std::move(experts),
+                                     groups)) {}
 
 ParameterStore::~ParameterStore() {
   // Gathers may still write to memory that the arena is about to free. Does not wait during stack unwinding:
   // the other ranks of a gather may have failed.
   if (std::uncaught_exceptions() > parts_->exceptions_at_start) return;
   try {
-    parts_->axes.each([&](comm::Collectives& collectives) {
+    parts_->axes.every([&](comm::Collectives& collectives) {
       collectives.gather_stream().synchronize();
       collectives.reduce_stream().synchronize();
     });
-    parts_->axes.each([&](comm::Collectives& collectives) {
+    parts_->axes.every([&](comm::Collectives& collectives) {
       if (collectives.size() > 1)
         collectives.unshare(gathered_memory(parts_->segments, parts_->axes, collectives));
     });
@@ -246,7 +261,7 @@ std::unique_ptr<model::ParameterSource> ParameterStore::rehearsal() {
 void ParameterStore::synchronize(Stream& compute) {
   compute.synchronize();
   parts_->updater.synchronize();
-  parts_->axes.each([](comm::Collectives& collectives) {
+  parts_->axes.every([](comm::Collectives& collectives) {
     collectives.gather_stream().synchronize();
     collectives.reduce_stream().synchronize();
   });

@@ -19,7 +19,7 @@ namespace octet::store {
 
 struct ParameterStore::Parts {
   Parts(model::ParameterLayout of, Arena& arena, comm::Collectives& with, const Options& how,
-        ExpertAxis shared);
+        ExpertAxis shared, const GroupAxes& groups);
 
   int groups() const { return static_cast<int>(layout.groups.size()); }
 

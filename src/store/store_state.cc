@@ -71,10 +71,10 @@ void append_state(const Segment& s, const Array& data, const SliceChoice& choice
     return append_slices(*s.spec, {.begin = 0, .count = s.padded, .data = {nullptr, data.dtype}}, prefix,
                          slices);
   }
-  const std::int64_t begin = choice.own_only ? s.own : s.state_begin;
+  const std::int64_t begin = choice.own_only ? s.piece_begin : s.state_begin;
   append_slices(*s.spec,
                 {.begin = begin,
-                 .count = choice.own_only ? s.slice : s.state_count,
+                 .count = choice.own_only ? s.piece : s.state_count,
                  .data = data.from(begin - s.state_begin)},
                 prefix, slices);
 }
@@ -82,8 +82,8 @@ void append_state(const Segment& s, const Array& data, const SliceChoice& choice
 void append_scales(const Segment& s, float* scales, const SliceChoice& choice, const std::string& prefix,
                    std::vector<TensorSlice>& slices) {
   if (scales == nullptr) return;
-  const std::int64_t begin = choice.whole ? 0 : choice.own_only ? s.own : s.state_begin;
-  const std::int64_t count = choice.whole ? s.padded : choice.own_only ? s.slice : s.state_count;
+  const std::int64_t begin = choice.whole ? 0 : choice.own_only ? s.piece_begin : s.state_begin;
+  const std::int64_t count = choice.whole ? s.padded : choice.own_only ? s.piece : s.state_count;
   for (const TensorRun& run : runs_within(*s.spec, begin, count)) {
     const model::TensorSpec& tensor = s.spec->tensors[run.tensor];
     const std::int64_t first =
@@ -141,7 +141,7 @@ std::vector<TensorSlice> sum_slices(Segments& segments) {
   std::vector<TensorSlice> slices;
   segments.each([&](Segment& s) {
     if (!s.sum) return;
-    append_slices(*s.spec, {.begin = s.own, .count = s.slice, .data = s.sum}, "", slices);
+    append_slices(*s.spec, {.begin = s.piece_begin, .count = s.piece, .data = s.sum}, "", slices);
   });
   return slices;
 }

@@ -110,7 +110,7 @@ void Updater::measure_norm(Reducer& reducer, Stream& compute) {
       reducer.wait_for_sums(waited, compute);
     }
     for (Segment& s : segments_.groups[static_cast<std::size_t>(g)]) {
-      if (s.sum) norm_.add(compute, s.sum.data, s.sum.dtype, s.slice);
+      if (s.sum) norm_.add(compute, s.sum.data, s.sum.dtype, s.piece);
     }
   }
 }

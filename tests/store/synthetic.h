@@ -132,7 +132,7 @@ inline State merge(comm::Collectives& collectives, const std::vector<TensorSlice
 /// One rank of a run: the store and its driver.
 class Rank {
  public:
-  Rank(comm::Collectives& collectives, Device& device, Scenario scenario)
+  Rank(comm::Collectives& collectives, Device& device, Scenario scenario, GroupAxes groups = {})
       : collectives_(collectives), scenario_(std::move(scenario)), arena_(device) {
     compute_ = device.make_stream({.name = "compute"});
     scenario_.options.micro_batches = scenario_.micro_batches;
@@ -146,7 +146,8 @@ class Rank {
     for (auto& group : of.groups) {
       for (auto& s : group.segments) s.trainable = s.trainable && !scenario_.frozen(s);
     }
-    store_ = std::make_unique<ParameterStore>(std::move(of), arena_, collectives, scenario_.options);
+    store_ = std::make_unique<ParameterStore>(std::move(of), arena_, collectives, scenario_.options,
+                                              ExpertAxis{}, groups);
     arena_.seal();
   }
 
@@ -374,6 +375,21 @@ struct ThreadRun {
   comm::Carrier carrier = comm::Carrier::messages;
 };
 
+/// The collectives of sharding groups, if the options have groups.
+class ThreadGroups {
+ public:
+  ThreadGroups(comm::Job& job, Device& device, const Options& options, comm::Carrier carrier) {
+    if (!has_replicas(options, job.size())) return;
+    const comm::Mesh mesh = group_mesh(options, job.size());
+    shards_ = job.collectives(mesh.group(kShardAxis, job.rank()), device, carrier);
+    replicas_ = job.collectives(mesh.group(kReplicaAxis, job.rank()), device, carrier);
+  }
+  GroupAxes axes() const { return {.shards = shards_.get(), .replicas = replicas_.get()}; }
+
+ private:
+  std::unique_ptr<comm::Collectives> shards_, replicas_;
+};
+
 /// Runs `drive` on ranks as threads and returns the outcome of rank 0.
 inline Outcome on_threads(const ThreadRun& how, const Scenario& scenario,
                           const std::function<void(Rank&)>& drive) {
@@ -383,8 +399,9 @@ inline Outcome on_threads(const ThreadRun& how, const Scenario& scenario,
                               .node_of = how.node_of,
                               .stands_for = how.stands_for,
                               .carrier = how.carrier},
-                             [&](comm::Job&, comm::Collectives& collectives, Device& device) {
-                               Rank rank(collectives, device, scenario);
+                             [&](comm::Job& job, comm::Collectives& collectives, Device& device) {
+                               const ThreadGroups groups(job, device, scenario.options, how.carrier);
+                               Rank rank(collectives, device, scenario, groups.axes());
                                drive(rank);
                                Outcome mine = rank.outcome();
                                if (collectives.rank() == 0) outcome = std::move(mine);

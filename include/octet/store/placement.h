@@ -10,6 +10,7 @@
 
 #include "octet/base/dtype.h"
 #include "octet/comm/collectives.h"
+#include "octet/comm/mesh.h"
 #include "octet/model/layout.h"
 #include "octet/optim/adamw.h"
 #include "octet/precision/scaling.h"
@@ -20,7 +21,8 @@ namespace octet::store {
 // toward training trillion parameter models"). The four stages are four policies of one store (store.h). A
 // policy selects which state is sharded, when shards are gathered and when gradients are reduced. Every
 // segment of the layout is sharded alike: rank r's slice is [r, r + 1) * padded / world. A slice is a whole
-// number of 128-element blocks, so that no FP8 scale and no norm depends on slice boundaries.
+// number of 128-element blocks, so that no FP8 scale and no norm depends on slice boundaries. With sharding
+// groups (Options::group), r and world are counted in the group.
 //
 // Results are bitwise equal at every stage, with overlap or without, for four reasons:
 // - one collective sums over ranks in rank order;
@@ -93,6 +95,10 @@ struct Options {
   /// 0: every rank holds everything. 1: masters and moments are sharded. 2: gradient sums are sharded too,
   /// and blocks share gradient buffers. 3: compute copies are sharded too, and gathered before use.
   int stage = 0;
+  /// Ranks of a sharding group. Groups consist of adjacent ranks, and every group holds all shards. Gradients
+  /// are summed inside a group, then among the ranks with the same shard. Needs stage 1, 2 or 3. 1: nothing
+  /// is sharded, as at stage 0. 0: all ranks form one group.
+  int group = 0;
   /// true: every stage reduces every micro-batch into an fp32 sum, in rank order, so all stages give the same
   /// bits. false: stages 0 and 1 accumulate locally and reduce once per step.
   bool deterministic = true;
@@ -144,6 +150,16 @@ struct Policy {
   bool tree = false;              ///< micro-batches are summed in a tree, reduced with the last
 };
 
+/// Returns the number of ranks among which state is sharded. Throws std::logic_error if it does not divide
+/// `world`.
+int shards_of(const Options& options, int world);
+/// Returns whether several groups of several ranks hold the same shards (Options::group).
+bool has_replicas(const Options& options, int world);
+/// Returns the grid of the sharding groups: kReplicaAxis x kShardAxis.
+comm::Mesh group_mesh(const Options& options, int world);
+inline constexpr const char* kShardAxis = "shard";      ///< the ranks of a group
+inline constexpr const char* kReplicaAxis = "replica";  ///< the ranks with the same shards
+
 /// Returns the policy of the options. Throws std::logic_error for a stage outside 0 … 3, an invalid norm
 /// limit, or incompatible formats; configurations cannot request these. Throws Error (usage) for invalid
 /// hyper-parameters.
@@ -154,6 +170,9 @@ bool gathers_hierarchically(const Options& options, const comm::Place& place);
 /// Returns whether reductions in the wire format `wire` are hierarchical. This determines the order of
 /// summation. It is the same at every stage, with overlap or without.
 bool reduces_hierarchically(const Options& options, const comm::Place& place, comm::Wire wire);
+/// Like reduces_hierarchically(), for the sums inside a sharding group. Sums inside a node are in full
+/// precision there, unless Options::hierarchical is off. `place` is the place in the group.
+bool reduces_group_hierarchically(const Options& options, const comm::Place& place, comm::Wire wire);
 
 /// Input of ParameterStore::finish, when all micro-batches of a step are enqueued.
 struct StepInput {

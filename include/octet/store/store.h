@@ -27,6 +27,13 @@ struct ExpertAxis {
   model::ParameterLayout all = {};  ///< the layout with the experts of all ranks
 };
 
+/// With sharding groups (Options::group): this rank's group, and the ranks with the same shards in all
+/// groups.
+struct GroupAxes {
+  comm::Collectives* shards = nullptr;
+  comm::Collectives* replicas = nullptr;
+};
+
 /// The parameters of a model, their gradients and optimizer state on this rank, as the placement table
 /// specifies (placement.h).
 ///
@@ -66,9 +73,10 @@ class ParameterStore final : public model::ParameterSource {
  public:
   /// `collectives` connects all ranks that train different micro-batches. `arena` and all collectives must be
   /// of the same device and outlive the store. Segments with SegmentSpec::split_experts are sharded and
-  /// reduced among the ranks of `experts`. Throws as policy_of() and placements_of() do.
+  /// reduced among the ranks of `experts`. `groups` is read if has_replicas(), and excludes `experts`. Throws
+  /// as policy_of() and placements_of() do.
   ParameterStore(model::ParameterLayout layout, Arena& arena, comm::Collectives& collectives,
-                 const Options& options, ExpertAxis experts = {});
+                 const Options& options, ExpertAxis experts = {}, GroupAxes groups = {});
   /// Waits for pending gathers and reductions, so all ranks must destroy their stores. Does not wait during
   /// stack unwinding.
   ~ParameterStore() override;
