@@ -111,6 +111,7 @@ struct RefusedKey {
 constexpr const char* kAdapters = "adapters of this kind are not built; finetuning_type: lora trains others";
 constexpr const char* kOptimizer = "the optimizer is AdamW";
 constexpr const char* kTokens = "the tokenizer is taken as it is; extend it beforehand";
+constexpr const char* kFsdp = "sharding is zero_stage here, and HYBRID_SHARD is zero_group_size: node";
 constexpr const char* kSplit =
     "training does not split layers over ranks, only generation does: trainer generate, with the option of "
     "that name; zero_stage shards parameters";
@@ -158,8 +159,8 @@ const RefusedKey kRefused[] = {
     {"save_only_model", kBool, "false", "a checkpoint always resumes; trainer export writes the model alone"},
     {"ignore_data_skip", kBool, "false", "a resumed run finds its place in the data by arithmetic, at once"},
     {"logging_strategy", kText, "steps", "logging goes by steps"},
-    {"fsdp", kText, "false", "sharding is zero_stage here"},
-    {"fsdp_config", kText, "", "sharding is zero_stage here"},
+    {"fsdp", kText, "false", kFsdp},
+    {"fsdp_config", kText, "", kFsdp},
     {"restore_callback_states_from_checkpoint", kBool, "false", "there are no callbacks"},
 };
 

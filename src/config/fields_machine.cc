@@ -89,6 +89,15 @@ void add_sharding(Table& t) {
          "States that are sharded over the ranks: 0 none, 1 optimizer state, 2 also gradients, 3 also "
          "parameters.")
       .one_of({"0", "1", "2", "3"});
+  t.used("zero_group_size", &Config::zero_group_size,
+         "Ranks of a sharding group, at stages 1 to 3: auto, node (the ranks of a host) or a number. Every "
+         "group holds a replica of the shards. null: all ranks form one group.")
+      .details(
+          "Gathers and sums of micro-batches run inside a group. Once per step, the sums of the groups are "
+          "added. A number divides the number of ranks. node needs hosts with equal numbers of adjacent "
+          "ranks. auto: the ranks of a host if the states fit, else the fewest hosts with which they fit, "
+          "else all ranks. Groups change the order of sums, except with deterministic: strict. strict needs "
+          "2, 4, 8, … micro-batches in a group and step, or a group of one or of all ranks.");
   t.used("expert_parallel_size", &Config::expert_parallel_size,
          "Ranks among which the experts of every mixture are split. Each rank trains its own micro-batches, "
          "and sends tokens to the ranks of their experts.")

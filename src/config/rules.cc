@@ -23,6 +23,7 @@ class Rules : RulesOf {
     storage();
     strictness();
     split_experts();
+    sharding_groups();
     batch();
     schedule();
     output();
@@ -311,6 +312,41 @@ class Rules : RulesOf {
     };
     refuse(!c_.error_feedback, "error_feedback", "true", "false");
     refuse(c_.sdc_replay_steps == 0, "sdc_replay_steps", std::to_string(c_.sdc_replay_steps), "0");
+  }
+
+  // Checks zero_group_size, and refuses keys that are not built for sharding groups.
+  void sharding_groups() {
+    if (!c_.zero_group_size) return;
+    std::string& size = *c_.zero_group_size;
+    size = lower_case(size);
+    const auto number = read_number(size);
+    const bool ranks = number && *number == std::floor(*number) && *number >= 1 && *number <= 1 << 20;
+    if (ranks) size = std::to_string(static_cast<std::int64_t>(*number));
+    if (size != "auto" && size != "node" && !ranks) {
+      complain({.what = named("zero_group_size", size) + " is no size of a group",
+                .expected = "auto, node, or a number of ranks from 1 on",
+                .where = at("zero_group_size"),
+                .fix = set_to("zero_group_size", "node") + ", or remove it"});
+    }
+    if (c_.zero_stage == 0) {
+      complain({.what = named("zero_group_size", size) + " has no meaning with " + named("zero_stage", "0"),
+                .expected = "states that are sharded, as at stages 1 to 3",
+                .where = both("zero_group_size", "zero_stage"),
+                .fix = set_to("zero_stage", "1, 2 or 3") + ", or remove " + said("zero_group_size")});
+    }
+    const auto refuse = [&](bool off, const std::string& key, const std::string& value,
+                            const std::string& instead) {
+      if (off) return;
+      complain(
+          {.what = named("zero_group_size", size) + " and " + named(key, value) + " together are not built",
+           .expected = key + ": " + instead,
+           .where = both("zero_group_size", key),
+           .fix = set_to(key, instead) + ", or remove " + said("zero_group_size")});
+    };
+    refuse(c_.expert_parallel_size == 1, "expert_parallel_size", std::to_string(c_.expert_parallel_size),
+           "1");
+    refuse(!c_.error_feedback, "error_feedback", "true", "false");
+    refuse(c_.sdc_steps == 0, "sdc_steps", std::to_string(c_.sdc_steps), "0");
   }
 
   void batch() {

@@ -181,7 +181,7 @@ PlanReport make_plan(const config::Config& asked, const std::string& model, cons
   r.batch = planner.batch(r.choice.micro);
   r.memory = planner.memory(r.choice);
   r.staging = comm::staging_bytes(target.place.size, target.kind);
-  r.nccl = nccl_bytes(config, target);
+  r.nccl = planner.nccl_of(target.place);
   r.libraries = plan::library_bytes(target.kind);
   r.work = planner.work(r.choice, r.memory);
   r.time = plan::time_of(r.work, target.rates);
@@ -189,6 +189,7 @@ PlanReport make_plan(const config::Config& asked, const std::string& model, cons
   r.on_gpus_of_one_host = target.traits().counts_as_gpu && target.place.nodes == 1;
   r.ranks_of_host = target.place.local_size;
   r.stage = static_cast<int>(config.zero_stage);
+  r.group = planner.group();
   r.fp8 = plan::fp8_warning(r.work, target.rates);
   r.levels = compare_levels(planner, target, r.choice.micro);
   r.stages = compare_stages(config, architecture, target, r.choice, r.messages);

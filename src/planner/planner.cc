@@ -5,12 +5,16 @@
 #include <memory>
 
 #include "octet/base/error.h"
+#include "octet/comm/job.h"
+#include "octet/comm/mesh.h"
 #include "octet/device/cpu.h"
 #include "octet/plan/cards.h"
 #include "octet/plan/memory.h"
+#include "octet/runtime/group_size.h"
 #include "octet/setup/model_options.h"
 #include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
+#include "octet/store/placement.h"
 
 namespace octet::planner {
 namespace {
@@ -105,6 +109,15 @@ std::vector<std::int64_t> micros_of(const config::Config& config, std::int64_t w
 
 }  // namespace
 
+Planner::Planner(const config::Config& config, const model::Architecture& architecture,
+                 const PlanTarget& target)
+    : config_(config), architecture_(architecture), target_(target), group_(setup::group_size_of(config)) {
+  if (group_ != runtime::kAutomaticGroup) return;
+  const plan::Choice least{config.auto_find_batch_size ? 1 : config.per_device_train_batch_size,
+                           setup::levels_of(config, target.kind).back()};
+  group_ = train::fitting_group(build(least), target.place, target.kind, limit());
+}
+
 std::size_t nccl_bytes(const config::Config& config, const PlanTarget& target) {
   if (!target.traits().has_transports || target.place.size == 1) return 0;
   const auto [asked, sums] = setup::session_wish(config).carrying;
@@ -113,11 +126,34 @@ std::size_t nccl_bytes(const config::Config& config, const PlanTarget& target) {
   return plan::nccl_bytes(sums == comm::Sums::nccl ? 1 : 0);
 }
 
-std::size_t Planner::outside_of(const comm::Place& place) const {
+int Planner::group_in(const comm::Place& place) const {
+  store::Options store;
+  store.stage = static_cast<int>(config_.zero_stage);
+  return runtime::group_of(*comm::make_dry_job(place), group_, store);
+}
+
+std::size_t Planner::nccl_of(const comm::Place& place) const {
   PlanTarget target = target_;
   target.place = place;
-  return comm::staging_bytes(place.size, target.kind) + nccl_bytes(config_, target) +
-         plan::library_bytes(target.kind);
+  std::size_t bytes = nccl_bytes(config_, target);
+  store::Options store;
+  store.stage = static_cast<int>(config_.zero_stage);
+  store.group = group_in(place);
+  if (!store::has_replicas(store, place.size)) return bytes;
+  // Each sharding group uses separate communicators.
+  const auto job = comm::make_dry_job(place);
+  const std::unique_ptr<Device> device = make_dry_device();
+  const comm::Mesh mesh = store::group_mesh(store, place.size);
+  for (const char* axis : {store::kShardAxis, store::kReplicaAxis}) {
+    target.place = job->collectives(mesh.group(axis, place.rank), *device, comm::Carrier::automatic)->place();
+    bytes += nccl_bytes(config_, target);
+  }
+  return bytes;
+}
+
+// The engine's memory has the staging of sharding groups.
+std::size_t Planner::outside_of(const comm::Place& place) const {
+  return comm::staging_bytes(place.size, target_.kind) + nccl_of(place) + plan::library_bytes(target_.kind);
 }
 
 config::Batch Planner::batch(std::int64_t micro) const {
@@ -127,7 +163,9 @@ config::Batch Planner::batch(std::int64_t micro) const {
 }
 
 runtime::InstanceOptions Planner::build(const plan::Choice& choice) const {
-  return train::worst_options(config_, architecture_, choice, target_.place.size);
+  runtime::InstanceOptions options = train::worst_options(config_, architecture_, choice, target_.place.size);
+  options.group_size = group_;
+  return options;
 }
 
 plan::Memory Planner::memory(const plan::Choice& choice) const {

@@ -21,9 +21,11 @@
 #include "octet/model/work.h"
 #include "octet/ops/gemm.h"
 #include "octet/ops/reproducible.h"
+#include "octet/runtime/group_size.h"
 #include "octet/runtime/initial_weights.h"
 #include "octet/store/hashes.h"
 #include "octet/weights/convert.h"
+#include "shard_ranks.h"
 
 namespace octet::runtime {
 
@@ -74,6 +76,7 @@ InstanceOptions completed(InstanceOptions options, const Device& device, comm::J
   const bool hides = comm::overlap_hides(device, job.place());
   options.store.overlap = options.store.overlap && job.all_max(hides ? 0 : 1) == 0;
   options.store.micro_batches = std::max(1, options.max_micro_batches);
+  options.store.group = group_of(job, options.group_size, options.store);
   options.transformer.sums_by_source =
       options.expert_size > 1 && (options.store.deterministic || options.store.strict);
   options.transformer.fixed_order = options.transformer.fixed_order || options.store.strict;
@@ -103,6 +106,7 @@ model::Architecture of_all(const InstanceOptions& options) {
 Instance::Instance(Device& device, comm::Job& job, comm::Collectives& data, const InstanceOptions& options)
     : device_(device),
       job_(job),
+      data_(data),
       options_(completed(options, device, job)),
       arena_(device),
       audit_(options.store.recipe),
@@ -117,8 +121,14 @@ Instance::Instance(Device& device, comm::Job& job, comm::Collectives& data, cons
     options_.transformer.token_exchange = experts_.get();
     axis = {.same_experts = &experts_->same_experts(), .all = model::build_layout(of_all(options_))};
   }
+  store::GroupAxes groups;
+  if (store::has_replicas(options_.store, job.size())) {
+    shards_ = std::make_unique<ShardRanks>(job, device, options_.store, options_.carrying);
+    if (!device.traits().computes) shards_->reserve_staging(arena_);
+    groups = shards_->axes();
+  }
   store_ = std::make_unique<store::ParameterStore>(model::build_layout(options_.architecture), arena_, data,
-                                                   options_.store, axis);
+                                                   options_.store, axis, groups);
   core_ = std::make_unique<model::Transformer>(options_.architecture, options_.store.recipe, arena_,
                                                options_.transformer,
                                                options_.transformer.training ? &audit_ : nullptr);
@@ -128,7 +138,12 @@ Instance::Instance(Device& device, comm::Job& job, comm::Collectives& data, cons
 Instance::~Instance() = default;
 
 std::vector<comm::Traffic> Instance::take_traffic() {
+  if (shards_) return shards_->take_traffic();
   return experts_ ? experts_->take_traffic() : std::vector<comm::Traffic>{};
+}
+
+double Instance::seconds_busy() {
+  return data_.seconds_busy() + (shards_ ? shards_->seconds_busy() : 0);
 }
 
 comm::Place Instance::same_experts() const {

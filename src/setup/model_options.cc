@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
 
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
 #include "octet/config/derive.h"
 #include "octet/model/layout.h"
+#include "octet/runtime/group_size.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
@@ -94,6 +96,13 @@ void require_writes_text(const model::Architecture& architecture, const std::str
                .code = ExitCode::usage});
 }
 
+std::int64_t group_size_of(const config::ShardingKeys& config) {
+  if (!config.zero_group_size || config.zero_stage == 0) return runtime::kGroupOfAll;
+  if (*config.zero_group_size == "auto") return runtime::kAutomaticGroup;
+  if (*config.zero_group_size == "node") return runtime::kGroupOfNode;
+  return std::stoll(*config.zero_group_size);  // checked by the rules of config
+}
+
 runtime::InstanceOptions instance_options(const config::Config& config,
                                           const model::Architecture& architecture, std::int64_t max_tokens,
                                           std::int64_t max_length, std::int64_t max_documents) {
@@ -105,6 +114,7 @@ runtime::InstanceOptions instance_options(const config::Config& config,
   if (architecture.layers > 0) options.added = added_adapters(given.added, options.architecture);
   options.adapter = given.continued.value_or("");
   options.expert_size = config.expert_parallel_size;
+  options.group_size = group_size_of(config);
   options.carrying = session_wish(config).carrying;
   options.store.stage = static_cast<int>(config.zero_stage);
   options.store.deterministic = config.deterministic != "false";

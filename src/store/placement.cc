@@ -36,7 +36,7 @@ void check_groups(const Options& options, int world) {
   check(options.stage > 0, "groups shard state, and stage 0 shards none");
   check(!options.error_feedback, "sharding groups keep no rounding errors");
   const int leaves = options.group * options.micro_batches;
-  check(!options.strict || options.group == world || (leaves & (leaves - 1)) == 0,
+  check(!options.strict || options.group == 1 || options.group == world || (leaves & (leaves - 1)) == 0,
         "the gradients of a group form a node of the strict tree");
 }
 

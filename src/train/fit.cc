@@ -9,6 +9,7 @@
 #include "octet/base/strings.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
+#include "octet/runtime/group_size.h"
 #include "octet/setup/model_options.h"
 #include "octet/setup/run_options.h"
 
@@ -52,8 +53,10 @@ std::array<store::StepMessages, 4> plan_messages(const runtime::InstanceOptions&
       job->collectives(comm::Mesh(place.size).group("data", place.rank), *device, comm::Carrier::automatic);
   Engine engine(*device, *job, *data, options);
   store::Options store = engine.options().store;  // with resolved automatic choices
+  const int group = store.group;
   std::array<store::StepMessages, 4> messages{};
   for (store.stage = 0; store.stage < 4; ++store.stage) {
+    store.group = store.stage == 0 ? 0 : group;  // stage 0 shards nothing
     messages[static_cast<std::size_t>(store.stage)] =
         store::step_messages(engine.store().layout(), store, place, static_cast<int>(micro_batches),
                              engine.instance().same_experts());
@@ -124,10 +127,32 @@ plan::Choice choose(const Candidates& candidates, const comm::Place& place, Devi
        .code = ExitCode::usage});
 }
 
+std::int64_t fitting_group(runtime::InstanceOptions least, const comm::Place& place, DeviceKind kind,
+                           std::size_t limit) {
+  if (least.group_size != runtime::kAutomaticGroup) return least.group_size;
+  store::Options store = least.store;
+  store.micro_batches = std::max(1, least.max_micro_batches);
+  const std::vector<std::int64_t> sizes = runtime::automatic_groups(place, store);
+  const auto fits = [&](std::int64_t size) {
+    least.group_size = size;
+    return plan_memory(least, place, kind).bytes <= limit;
+  };
+  const auto found = std::ranges::find_if(sizes, fits);
+  return found == sizes.end() ? sizes.back() : *found;
+}
+
 runtime::InstanceOptions with_fitting_level(runtime::InstanceOptions options,
                                             const config::ComputeKeys& config, comm::Channel& channel,
                                             Device& device) {
   const std::vector<plan::Level> levels = setup::levels_of(config, device.stands_for());
+  if (options.group_size == runtime::kAutomaticGroup) {
+    const std::size_t limit = memory_limit(channel, device);
+    std::int64_t size = 0;
+    channel.together([&] {
+      size = fitting_group(with_level(options, levels.back()), channel.place(), device.stands_for(), limit);
+    });
+    options.group_size = channel.all_max(size);
+  }
   if (levels.size() == 1) return options;
   const std::size_t limit = memory_limit(channel, device);
   const Candidates candidates{

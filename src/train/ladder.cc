@@ -30,6 +30,7 @@ class Ladder {
     if (!done()) smaller_batch(config_.per_device_train_batch_size);
     if (!done()) recompute();
     if (!done() && config_.zero_stage < 3 && options_.place.size > 1) share_out();
+    if (!done() && config_.zero_group_size) one_group();
     if (!done()) more_ranks();
     return std::move(rungs_);
   }
@@ -113,6 +114,12 @@ class Ladder {
     config::Config before = config_;
     config_.zero_stage = 3;
     add("zero_stage=3", std::move(before));
+  }
+
+  void one_group() {
+    config::Config before = config_;
+    config_.zero_group_size.reset();
+    add("zero_group_size=null", std::move(before));
   }
 
   // Doubles the ranks until the run fits, else keeps the number of ranks with least memory per rank.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -177,13 +178,14 @@ void Bench::take_steps() {
   StepLoop loop(*engine_, schedule, batch_.accumulation);
   const bool watched = options_.logged && config_.fp8;
   job_.barrier();
-  StepWatch watch(session_.data(), engine_->compute());
+  StepWatch watch([this] { return engine_->instance().seconds_busy(); }, engine_->compute());
   // A step is timed from the end of the previous step. The update of that step may still be running.
   auto begin = Clock::now();
   for (std::int64_t step = 0; step < steps; ++step) {
     const bool timed = step >= options_.warmup;
     if (step == options_.warmup) {
       session_.take_traffic();
+      engine_->instance().take_traffic();
       watch.take();
     }
     std::size_t number = 0;
@@ -217,7 +219,9 @@ void Bench::tell_messages() {
   const std::vector<double> exposed = comm::all_gather_value(job_, result_.exposed_seconds);
   result_.least_exposed_seconds = std::ranges::min(exposed);
   result_.most_exposed_seconds = std::ranges::max(exposed);
-  for (const comm::Traffic& kind : session_.take_traffic()) {
+  std::vector<comm::Traffic> traffic = session_.take_traffic();
+  std::ranges::move(engine_->instance().take_traffic(), std::back_inserter(traffic));
+  for (const comm::Traffic& kind : traffic) {
     result_.comm_bytes += static_cast<double>(kind.bytes_sent) / static_cast<double>(options_.steps);
   }
 }

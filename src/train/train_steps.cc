@@ -104,7 +104,7 @@ void TrainSteps::take() {
   StepOutcome outcome;
   report_.begin();
   parts_.engine->store().limit_steps(guard_.limits_of_update());
-  StepWatch watch(run_.session.data(), parts_.engine->compute());
+  StepWatch watch([this] { return parts_.engine->instance().seconds_busy(); }, parts_.engine->compute());
   std::vector<runtime::HostBatch> ahead = guard_.batches_ahead(&outcome.data_seconds);
   std::size_t given = 0;
   const auto next = [&](bool first) {

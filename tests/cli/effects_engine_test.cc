@@ -141,6 +141,9 @@ std::string memory_of_two(const config::Resolved& r) {
 std::string traffic_of_two(const config::Resolved& r) {
   return train_steps(r, 2).traffic;
 }
+std::string memory_of_nodes(const config::Resolved& r) {
+  return train_steps(r, 4).memory;
+}
 std::string traffic_of_nodes(const config::Resolved& r) {
   return train_steps(r, 4).traffic;
 }
@@ -262,6 +265,7 @@ std::vector<KeyRow> sharing_rows() {
   const Keys stage1{{"zero_stage", "1"}}, fp8_wire{{"reduce_dtype", "fp8"}, {"zero_stage", "1"}};
   return {
       {"zero_stage", {}, {{"1"}, {"2"}, {"3"}}, memory_of_two},
+      {"zero_group_size", stage1, {{"node"}, {"1"}}, memory_of_nodes},
       {"expert_parallel_size", {}, {{"2"}}, memory_of_experts},
       // It does not change the bits, and other tests measure its time.
       {"overlap_comm",

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -124,6 +125,7 @@ class Probe : public testing::TestWithParam<Case> {
 struct Way {
   int np;
   int stage;
+  int group = 0;  ///< zero_group_size; 0: not given
 };
 // Each stage and each world size at least once.
 const std::vector<Way> kStages{{0, 0}, {1, 0}, {2, 2}, {3, 3}, {4, 1}};
@@ -132,6 +134,22 @@ const std::vector<Way> kStages{{0, 0}, {1, 0}, {2, 2}, {3, 3}, {4, 1}};
 // pairs, and all routers. Sharding does not depend on the model family: the others run with a few.
 const std::vector<std::string> kWholeModels = {"llama3", "qwen2-tied",      "gemma3", "qwen2-moe",
                                                "olmoe",  "glm4-moe-groups", "gpt-oss"};
+
+/// Returns runs with sharding groups: at each stage a group of each size. Eight ranks run at one stage.
+std::vector<Way> group_runs(const std::string& model) {
+  std::vector<Way> runs;
+  for (const int stage : {1, 2, 3}) {
+    for (const int group : {1, 2, 4}) runs.push_back({4, stage, group});
+  }
+  const auto number = std::ranges::find(kWholeModels, model) - kWholeModels.begin();
+  for (const int group : {1, 2, 4}) runs.push_back({8, 1 + static_cast<int>(number % 3), group});
+  return runs;
+}
+
+std::string keys_of(const Way& way) {
+  const std::string group = way.group > 0 ? " zero_group_size=" + std::to_string(way.group) : "";
+  return " zero_stage=" + std::to_string(way.stage) + group;
+}
 
 // Each of kWholeModels runs at a third of the pairs of world size and stage, so that at least two run at each
 // pair.
@@ -143,16 +161,16 @@ std::vector<Way> whole_runs(const std::string& model) {
       if (pair++ % 3 == 0) runs.push_back({np, stage});
     }
   }
+  std::ranges::copy(group_runs(model), std::back_inserter(runs));
   return runs;
 }
 
 TEST_P(Probe, LogitsLossAndEveryGradientMatchTheReference) {
   const Json facts = read_json(kModels + GetParam().model + "/golden.json");
   write_batch(folder_ / "batch.safetensors", "", false);
-  for (const auto& [np, stage] :
-       GetParam().whole ? whole_runs(GetParam().model) : std::vector<Way>{{0, 0}, {2, 3}}) {
-    SCOPED_TRACE("np " + std::to_string(np) + " stage " + std::to_string(stage));
-    const auto result = probe("zero_stage=" + std::to_string(stage), np);
+  for (const Way& way : GetParam().whole ? whole_runs(GetParam().model) : std::vector<Way>{{0, 0}, {2, 3}}) {
+    SCOPED_TRACE("np " + std::to_string(way.np) + keys_of(way));
+    const auto result = probe(keys_of(way), way.np);
     EXPECT_LE(distance(result, "logits", "logits"), 1e-4);
     EXPECT_NEAR(read_floats(result, "loss")[0] / facts["loss"].get<double>(), 1.0, 1e-4);
     expect_gradients(result, "", 1e-3);
@@ -162,9 +180,9 @@ TEST_P(Probe, LogitsLossAndEveryGradientMatchTheReference) {
 TEST_P(Probe, PackedDocumentsDoNotSeeEachOther) {
   const Json facts = read_json(kModels + GetParam().model + "/golden.json");
   write_batch(folder_ / "batch.safetensors", "packed.", true);
-  for (const auto& [np, stage] : GetParam().whole ? kStages : std::vector<Way>{{3, 2}}) {
-    SCOPED_TRACE("np " + std::to_string(np) + " stage " + std::to_string(stage));
-    const auto result = probe("zero_stage=" + std::to_string(stage), np);
+  for (const Way& way : GetParam().whole ? kStages : std::vector<Way>{{3, 2}}) {
+    SCOPED_TRACE("np " + std::to_string(way.np) + keys_of(way));
+    const auto result = probe(keys_of(way), way.np);
     EXPECT_LE(distance(result, "logits", "packed.logits"), 1e-4);
     EXPECT_NEAR(read_floats(result, "loss")[0] / facts["packed_loss"].get<double>(), 1.0, 1e-4);
     if (golden_.find("packed.grad.model.norm.weight")) expect_gradients(result, "packed.", 1e-3);
@@ -182,14 +200,19 @@ TEST_P(Probe, TenStepsOfAdamWFollowTheReference) {
   const Json adamw = read_json(kModels + GetParam().model + "/golden.json")["adamw"];
   write_batch(folder_ / "batch.safetensors", "adamw.", false);
   const auto number = [&adamw](const char* key) { return adamw[key].dump(); };
+  std::vector<Way> ways{{0, 0}, {2, 3}, {4, 1, 2}};
+  if (GetParam().whole) {
+    ways = kStages;
+    std::ranges::copy(group_runs(GetParam().model), std::back_inserter(ways));
+  }
   const std::string options = "--steps 10 learning_rate=" + number("lr") +
                               " adam_beta1=" + adamw["betas"][0].dump() +
                               " adam_beta2=" + adamw["betas"][1].dump() + " adam_epsilon=" + number("eps") +
                               " weight_decay=" + number("weight_decay") +
                               " max_grad_norm=" + number("max_grad_norm") + " lr_scheduler_type=constant";
-  for (const auto& [np, stage] : GetParam().whole ? kStages : std::vector<Way>{{0, 0}, {2, 3}, {4, 1}}) {
-    SCOPED_TRACE("np " + std::to_string(np) + " stage " + std::to_string(stage));
-    const auto result = probe(options + " zero_stage=" + std::to_string(stage), np);
+  for (const Way& way : ways) {
+    SCOPED_TRACE("np " + std::to_string(way.np) + keys_of(way));
+    const auto result = probe(options + keys_of(way), way.np);
     const auto losses = read_floats(result, "step_loss"), norms = read_floats(result, "step_grad_norm");
     ASSERT_EQ(losses.size(), 10u);
     ASSERT_EQ(norms.size(), 10u);

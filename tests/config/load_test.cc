@@ -422,6 +422,23 @@ TEST(Load, ANarrowGatherNeedsSomethingToGather) {
   EXPECT_EQ(read("gather_dtype: bf16\nzero_stage: 3\n").config.gather_dtype, "bf16");
 }
 
+TEST(Load, AShardingGroupIsANumberOfRanksOrAWord) {
+  for (const char* wrong : {"0", "-2", "1.5", "host", "[2]", "2000000"})
+    EXPECT_NE(refusal(std::string("zero_stage: 2\nzero_group_size: ") + wrong), "") << wrong;
+  EXPECT_SAYS(refusal("zero_stage: 2\nzero_group_size: 0"), "'zero_group_size: 0' is no size of a group");
+  EXPECT_SAYS(refusal("zero_stage: 2\nzero_group_size: host"), "auto, node, or a number of ranks from 1 on");
+  EXPECT_SAYS(refusal("zero_group_size: 2"), "'zero_group_size: 2' has no meaning with 'zero_stage: 0'");
+  EXPECT_SAYS(refusal("zero_stage: 2\nzero_group_size: 2\nexpert_parallel_size: 2"),
+              "'zero_group_size: 2' and 'expert_parallel_size: 2' together are not built");
+  EXPECT_SAYS(refusal("zero_stage: 2\nzero_group_size: node\nerror_feedback: true\nreduce_dtype: int8"),
+              "'zero_group_size: node' and 'error_feedback: true' together are not built");
+  EXPECT_SAYS(refusal("zero_stage: 2\nzero_group_size: auto\nsdc_steps: 10"),
+              "'zero_group_size: auto' and 'sdc_steps: 10' together are not built");
+  EXPECT_EQ(read("zero_stage: 3\nzero_group_size: 8\n").config.zero_group_size, "8");
+  EXPECT_EQ(read("zero_stage: 3\nzero_group_size: Node\n").config.zero_group_size, "node");
+  EXPECT_EQ(read("zero_stage: 3\nzero_group_size: null\n").config.zero_group_size, std::nullopt);
+}
+
 TEST(Load, StrictDeterminismExcludesWhatDependsOnTheNumberOfRanks) {
   EXPECT_EQ(read("deterministic: strict").config.deterministic, "strict");
   EXPECT_EQ(read("deterministic: strict\nfp8: true\nfp8_recipe: current").config.fp8_recipe, "current");

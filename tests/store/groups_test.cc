@@ -201,6 +201,32 @@ TEST(ShardGroups, MemoryAndMessagesFollowTheGroup) {
   }
 }
 
+// GPUs use exchanges and kernels on streams, which these carriers run over host memory.
+TEST(ShardGroups, EveryCarrierGivesTheSameBits) {
+  for (const comm::Wire wire : {comm::Wire::f32, comm::Wire::fp8}) {
+    Scenario s = scenario(3, 2);
+    s.options.wire = wire;
+    const std::vector<int> nodes{0, 0, 1, 1};
+    const Outcome messages = run({.ranks = 4, .node_of = nodes}, s);
+    expect_same(messages, run({.ranks = 4, .node_of = nodes, .carrier = comm::Carrier::host}, s), "host");
+    if (wire != comm::Wire::f32) continue;  // peers share a host, and wires are for several hosts
+    expect_same(run({.ranks = 4}, s), run({.ranks = 4, .carrier = comm::Carrier::peer}, s), "peer");
+  }
+}
+
+TEST(ShardGroups, OffloadedStatesAndFrozenWeightsFollowTheGroup) {
+  const auto with = [](int group, Home home) {
+    Scenario s = scenario(3, group);
+    s.options.recipe.compute = DType::bf16;
+    s.options.state_home = home;
+    s.frozen = [](const model::SegmentSpec& spec) { return spec.name == "layers.2 matrices"; };
+    return run({.ranks = 4, .stands_for = DeviceKind::cuda}, s);
+  };
+  const Outcome away = with(2, Home::pinned);
+  expect_same(with(2, Home::device), away, "pinned");
+  EXPECT_LT(distance(with(0, Home::device).state, away.state), 5e-2);
+}
+
 TEST(ShardGroups, AStepThatIsSkippedChangesNothing) {
   Scenario s = scenario(2, 2);
   s.steps = 2;

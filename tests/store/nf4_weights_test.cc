@@ -406,6 +406,24 @@ TEST(Nf4Weights, LoadedAgainAreDecodedAgain) {
   });
 }
 
+TEST(Nf4Weights, AreTheSameInShardingGroups) {
+  for (const RecipeKind kind : {RecipeKind::none, RecipeKind::delayed}) {
+    const auto loaded = [&](int stage, int size) {
+      Scenario s = scenario(stage, DType::bf16, kind);
+      s.frozen = frozen_but_vectors;
+      s.options.group = size;
+      return on_threads({.ranks = 4}, s, [](Rank& rank) { rank.initialise(); });
+    };
+    const Outcome whole = loaded(3, 0);
+    for (const int stage : {1, 3}) {
+      const Outcome halves = loaded(stage, 2);
+      EXPECT_EQ(halves.copies, whole.copies) << stage;
+      EXPECT_EQ(halves.scales, whole.scales) << stage;
+      EXPECT_EQ(difference(halves.state, whole.state), "") << stage;
+    }
+  }
+}
+
 TEST(Nf4Weights, AStepSendsTheirBytesAndNothingElseOfThem) {
   // The bytes of 4 frozen blocks, counted from the storage, equal the traffic of a run.
   for (const int stage : {0, 1, 2, 3}) {

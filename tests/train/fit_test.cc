@@ -11,6 +11,7 @@
 #include "octet/comm/thread_ranks.h"
 #include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
+#include "octet/runtime/group_size.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/model_options.h"
 
@@ -58,7 +59,9 @@ void expect_planned(const Case& c) {
   const auto run = [&](comm::Job& job, comm::Collectives& data, Device& device) {
     Engine engine(device, job, data, c.options);
     // Scratch of ops depends on the threads of a rank, so the plan uses the same number.
-    const Rows planned = rows_of(plan_memory(c.options, job.place(), c.kind));
+    Rows planned = rows_of(plan_memory(c.options, job.place(), c.kind));
+    // The collectives of a run reserve their staging themselves.
+    EXPECT_EQ(planned.erase("communication/groups"), c.options.group_size == 2 ? 1u : 0u);
     engine.initialise(1);
     runtime::HostBatch batch;
     batch.cu_seqlens.push_back(0);
@@ -98,6 +101,52 @@ TEST(Plan, IsWhatEveryRankReserves) {
       }
     }
   }
+}
+
+TEST(Plan, IsWhatARankOfAShardingGroupReserves) {
+  for (const int stage : {1, 2, 3}) {
+    std::map<std::int64_t, std::size_t> moments;
+    for (const std::int64_t group : {0, 1, 2, 4}) {
+      SCOPED_TRACE("stage " + std::to_string(stage) + ", groups of " + std::to_string(group));
+      Case c{4, options_of(stage, precision::RecipeKind::delayed, model::Recompute::norms), DeviceKind::cpu};
+      c.options.group_size = group;
+      expect_planned(c);
+      const comm::Place place{.size = 4, .local_size = 4, .node_of = {0, 0, 0, 0}};
+      moments[group] = rows_of(plan_memory(c.options, place, c.kind)).at("optimizer/exp_avg");
+    }
+    EXPECT_EQ(moments[4], moments[0]);
+    EXPECT_NEAR(static_cast<double>(moments[2]), 2.0 * static_cast<double>(moments[4]), 4096);
+    EXPECT_NEAR(static_cast<double>(moments[1]), 4.0 * static_cast<double>(moments[4]), 4096);
+  }
+}
+
+/// A place on `hosts` hosts with `each` ranks.
+comm::Place hosts_of(int hosts, int each) {
+  comm::Place place{.size = hosts * each, .local_size = each, .nodes = hosts, .node_of = {}};
+  for (int rank = 0; rank < place.size; ++rank) place.node_of.push_back(rank / each);
+  return place;
+}
+
+TEST(Plan, AnAutomaticGroupIsAHostIfTheStatesFit) {
+  const comm::Place place = hosts_of(4, 2);
+  runtime::InstanceOptions o = options_of(3, precision::RecipeKind::none, model::Recompute::full);
+  const auto need = [&](std::int64_t group) {
+    o.group_size = group;
+    return plan_memory(o, place, DeviceKind::cpu).bytes;
+  };
+  const std::size_t host = need(2), hosts = need(4), all = need(0);
+  EXPECT_GT(host, hosts);
+  EXPECT_GT(hosts, all);
+  const auto chosen = [&](std::size_t limit) {
+    o.group_size = runtime::kAutomaticGroup;
+    return fitting_group(o, place, DeviceKind::cpu, limit);
+  };
+  EXPECT_EQ(chosen(host), 2);
+  EXPECT_EQ(chosen(host - 1), 4);
+  EXPECT_EQ(chosen(hosts - 1), 8);
+  EXPECT_EQ(chosen(1), 8) << "no group fits";
+  o.group_size = 4;
+  EXPECT_EQ(fitting_group(o, place, DeviceKind::cpu, 1), 4) << "a number is kept";
 }
 
 TEST(Plan, IsWhatIsReservedAtEachLevelAndForEachStorage) {

@@ -77,6 +77,12 @@ TEST(StartRows, SayWhatTheRunIs) {
       {"one rank, stage 3",
        [](StartFacts& f) { f.zero_stage = 3, f.parameters_in = "auto"; },
        {{"ZeRO", "stage 3: one rank, nothing is split"}, {"precision", "bf16"}}},
+      {"sharding groups",
+       [](StartFacts& f) { f.zero_stage = 1, f.batch.world = 16, f.group_size = 8; },
+       {{"ZeRO", "stage 1: optimizer states are split among ranks, in groups of 8"}}},
+      {"sharding groups of one rank",
+       [](StartFacts& f) { f.zero_stage = 3, f.batch.world = 16, f.group_size = 1; },
+       {{"ZeRO", "stage 3: groups of one rank, nothing is split"}}},
       {"resumed",
        [](StartFacts& f) {
          f.first_step = 1200, f.resumed_from = "runs/out/checkpoint-1200", f.epochs = 2.5;

@@ -49,7 +49,7 @@ TEST(StepWatch, TakesWhatWasWaitedForFromOneStepToTheNext) {
       sender.wait();
     }
     job.barrier();
-    StepWatch watch(c, *sender.compute);
+    StepWatch watch([&c] { return c.seconds_busy(); }, *sender.compute);
     sender.send();
     sender.wait();
     const MessageTime exposed = watch.take();
@@ -74,7 +74,7 @@ TEST(StepWatch, WaitingForOtherThanMessagesIsNotTheirs) {
     const auto compute = device.make_stream({.name = "compute"});
     const auto other = device.make_stream({.name = "other", .mode = StreamOptions::Mode::worker});
     const auto computed = device.make_event();
-    StepWatch watch(c, *compute);
+    StepWatch watch([&c] { return c.seconds_busy(); }, *compute);
     const double before = seconds_waited(*compute);
     cpu::enqueue(*other, [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); });
     other->record(*computed);

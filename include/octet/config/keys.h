@@ -210,6 +210,7 @@ struct ComputeKeys : PrecisionKeys, MemoryKeys, RouterKeys {};
 /// Slices of the states on the ranks, and their messages.
 struct ShardingKeys {
   std::int64_t zero_stage = 0;
+  std::optional<std::string> zero_group_size;  ///< auto, node or a number of ranks
   std::string deepspeed;
   bool overlap_comm = true;
   std::string reduce_dtype = "fp32";

@@ -61,6 +61,7 @@ struct PlanReport {
   int ranks_of_host = 1;
   bool on_gpus_of_one_host = false;
   int stage = 0;
+  std::int64_t group = 0;  ///< ranks of a sharding group; 0: all
   /// The largest micro-batch for each level of recompute. A level is omitted if a cheaper level allows the
   /// same micro-batch or a larger one.
   std::vector<plan::Choice> fitting;

@@ -60,14 +60,18 @@ std::size_t nccl_bytes(const config::Config& config, const PlanTarget& target);
 
 class Planner {
  public:
-  Planner(const config::Config& config, const model::Architecture& architecture, const PlanTarget& target)
-      : config_(config), architecture_(architecture), target_(target) {}
+  /// Chooses the group for zero_group_size: auto. The arguments must outlive the planner.
+  Planner(const config::Config& config, const model::Architecture& architecture, const PlanTarget& target);
 
   std::size_t outside() const { return outside_of(target_.place); }
   /// Returns the bytes outside of the engine's memory for other ranks: staging buffers, NCCL and libraries.
   std::size_t outside_of(const comm::Place& place) const;
+  /// Returns the bytes of NCCL for all groups of other ranks.
+  std::size_t nccl_of(const comm::Place& place) const;
   std::size_t limit() const { return target_.memory - std::min(target_.memory, outside()); }
 
+  /// Returns the ranks of a sharding group. 0: all ranks.
+  int group() const { return group_in(target_.place); }
   config::Batch batch(std::int64_t micro) const;
   runtime::InstanceOptions build(const plan::Choice& choice) const;
   plan::Memory memory(const plan::Choice& choice) const;
@@ -90,11 +94,13 @@ class Planner {
   std::vector<plan::Level> all_levels() const;
 
  private:
+  int group_in(const comm::Place& place) const;
   train::Candidates candidates_of(std::vector<std::int64_t> micros, std::vector<plan::Level> levels) const;
 
   const config::Config& config_;
   const model::Architecture& architecture_;
   const PlanTarget& target_;
+  std::int64_t group_ = 0;  ///< InstanceOptions::group_size
 };
 
 }  // namespace octet::planner

@@ -24,6 +24,7 @@
 namespace octet::runtime {
 
 class ExpertRanks;
+class ShardRanks;
 
 /// Options of an instance.
 struct InstanceOptions {
@@ -34,7 +35,9 @@ struct InstanceOptions {
   /// Ranks among which the experts of every mixture are split, in training. The instance sets
   /// Architecture::share from it.
   std::int64_t expert_size = 1;
-  comm::Carrying carrying = {};  ///< of the groups that split experts
+  /// Ranks of a sharding group, or a value of group_size.h. The instance sets store::Options::group from it.
+  std::int64_t group_size = 0;
+  comm::Carrying carrying = {};  ///< of the groups that split experts or shard state
   store::Options store;
   model::TransformerOptions transformer;
   std::int64_t max_documents = 1;  ///< per micro-batch
@@ -99,8 +102,11 @@ class Instance {
   model::Transformer& core() { return *core_; }
   const model::Transformer& core() const { return *core_; }
   precision::Audit& audit() { return audit_; }
-  /// Returns the traffic of the groups that split experts since the last call, and resets it.
+  /// Returns the traffic of the groups that split experts or shard state since the last call, and resets it.
   std::vector<comm::Traffic> take_traffic();
+  /// Returns the seconds during which collectives were under way, see Collectives::seconds_busy(). Concurrent
+  /// collectives of several groups count each.
+  double seconds_busy();
   /// Returns this rank's place among the ranks with the same experts.
   comm::Place same_experts() const;
   /// Adds the messages with rows that this rank sends to experts of other ranks in a step. Assumes that every
@@ -117,11 +123,13 @@ class Instance {
 
   Device& device_;
   comm::Job& job_;
+  comm::Collectives& data_;
   InstanceOptions options_;
   Arena arena_;
   precision::Audit audit_;
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<ExpertRanks> experts_;  ///< null: every rank has all experts
+  std::unique_ptr<ShardRanks> shards_;    ///< null: state has no replicas
   std::unique_ptr<store::ParameterStore> store_;
   std::unique_ptr<model::Transformer> core_;
   bool required_fp8_ = false;  ///< set after the first check that any GEMM ran in FP8

@@ -26,6 +26,9 @@ model::Architecture model_of_stage(const config::TemplateKeys& stage, model::Arc
 /// Throws Error (usage) for a reward model.
 void require_writes_text(const model::Architecture& architecture, const std::string& where);
 
+/// Returns InstanceOptions::group_size: a number of ranks, or a value of runtime/group_size.h.
+std::int64_t group_size_of(const config::ShardingKeys& config);
+
 /// Sharding, precision, optimizer and recomputation of a run, for micro-batches of `max_tokens` tokens in
 /// documents of at most `max_length`.
 runtime::InstanceOptions instance_options(const config::Config& config,

@@ -64,8 +64,15 @@ std::optional<plan::Choice> fastest_that_fits(const Candidates& candidates, cons
 plan::Choice choose(const Candidates& candidates, const comm::Place& place, DeviceKind kind,
                     std::size_t limit);
 
+/// Returns InstanceOptions::group_size. For runtime::kAutomaticGroup, returns the first of
+/// runtime::automatic_groups() with which `least` fits `limit` bytes per rank, or all ranks. `least` are the
+/// options that need the least memory.
+std::int64_t fitting_group(runtime::InstanceOptions least, const comm::Place& place, DeviceKind kind,
+                           std::size_t limit);
+
 /// Returns the options with the level for `recompute: auto` and `fp8_transposed_weights: auto`. Unchanged if
-/// the configuration sets both. Collective; errors are thrown on all ranks.
+/// the configuration sets both. Also chooses the group for zero_group_size: auto. Collective; errors are
+/// thrown on all ranks.
 runtime::InstanceOptions with_fitting_level(runtime::InstanceOptions options,
                                             const config::ComputeKeys& config, comm::Channel& channel,
                                             Device& device);

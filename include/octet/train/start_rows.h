@@ -35,6 +35,7 @@ struct StartFacts {
   std::string precision;  ///< "bf16", "FP8, …"
   std::string parameters_in, gradients_in, moments_in;
   std::int64_t zero_stage = 0;
+  std::int64_t group_size = 0;  ///< ranks of a sharding group; 0: all
   std::size_t memory = 0, capacity = 0;  ///< bytes of a rank, and of its device or host
 
   config::Batch batch;

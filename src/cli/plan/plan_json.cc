@@ -100,6 +100,7 @@ void print_json(const PlanReport& r, const PlanTarget& target) {
            {"world", target.place.size},
            {"device", target.traits().word},
            {"zero_stage", config.zero_stage},
+           {"zero_group_size", r.group > 0 ? Json(r.group) : Json()},
            {"param_dtype", config.param_dtype},
            {"grad_dtype", config.grad_dtype},
            {"optim_dtype", config.optim_dtype},

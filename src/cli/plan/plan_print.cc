@@ -293,9 +293,10 @@ void print_report(const PlanReport& r, const PlanTarget& target) {
   const model::ParameterLayout layout = model::build_layout(r.work.architecture);
   std::printf("model        %s, %s parameters%s\n", r.model.c_str(),
               with_commas(layout.parameter_count()).c_str(), trained_share(layout).c_str());
-  std::printf("ranks        %d x %s on %d host%s of up to %d, zero_stage %lld\n", target.place.size,
+  const std::string groups = r.group > 0 ? ", groups of " + std::to_string(r.group) : "";
+  std::printf("ranks        %d x %s on %d host%s of up to %d, zero_stage %lld%s\n", target.place.size,
               target.name.c_str(), target.place.nodes, target.place.nodes == 1 ? "" : "s",
-              target.place.local_size, static_cast<long long>(config.zero_stage));
+              target.place.local_size, static_cast<long long>(config.zero_stage), groups.c_str());
   std::printf("step         %lld micro-batch%s of %lld x %lld tokens on each rank, recompute %s%s\n",
               static_cast<long long>(r.batch.accumulation), r.batch.accumulation == 1 ? "" : "es",
               static_cast<long long>(r.choice.micro), static_cast<long long>(config.cutoff_len),

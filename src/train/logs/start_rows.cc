@@ -62,8 +62,11 @@ std::string zero_row(const StartFacts& f) {
   const auto stage =
       static_cast<std::size_t>(std::min<std::int64_t>(3, std::max<std::int64_t>(0, f.zero_stage)));
   std::string text = "stage " + std::to_string(stage);
-  return text + (f.batch.world > 1 || stage == 0 ? std::string(": ") + kSplit[stage]
-                                                 : ": one rank, nothing is split");
+  if (f.batch.world == 1 && stage > 0) return text + ": one rank, nothing is split";
+  if (f.group_size == 1) return text + ": groups of one rank, nothing is split";
+  text += std::string(": ") + kSplit[stage];
+  if (f.group_size == 0 || f.group_size == f.batch.world) return text;
+  return text + ", in groups of " + std::to_string(f.group_size);
 }
 
 std::string memory_row(const StartFacts& f) {

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <numeric>
@@ -188,14 +189,14 @@ AllFacts exchange_facts(comm::Channel& channel, const OwnFacts& own) {
   return all;
 }
 
-StepWatch::StepWatch(comm::Collectives& collectives, Stream& compute)
-    : collectives_(collectives),
+StepWatch::StepWatch(std::function<double()> seconds_busy, Stream& compute)
+    : seconds_busy_(std::move(seconds_busy)),
       compute_(compute),
-      busy_(collectives.seconds_busy()),
+      busy_(seconds_busy_()),
       waited_(seconds_waited(compute)) {}
 
 MessageTime StepWatch::take() {
-  const double busy = collectives_.seconds_busy(), waited = seconds_waited(compute_);
+  const double busy = seconds_busy_(), waited = seconds_waited(compute_);
   MessageTime time{.under_way = busy - std::exchange(busy_, busy)};
   time.exposed = std::min(waited - std::exchange(waited_, waited), time.under_way);
   return time;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -112,7 +113,8 @@ struct MessageTime {
 /// Measures message times between calls of take(). Use it on the thread that enqueues on `compute`.
 class StepWatch {
  public:
-  StepWatch(comm::Collectives& collectives, Stream& compute);
+  /// `seconds_busy` returns the seconds during which collectives were under way so far.
+  StepWatch(std::function<double()> seconds_busy, Stream& compute);
 
   /// Returns the times since construction or the last call. The compute stream also waits without messages:
   /// for threads to wake up, or for other streams. Such waiting is not communication, so `exposed` excludes
@@ -120,7 +122,7 @@ class StepWatch {
   MessageTime take();
 
  private:
-  comm::Collectives& collectives_;
+  std::function<double()> seconds_busy_;
   Stream& compute_;
   double busy_, waited_;
 };

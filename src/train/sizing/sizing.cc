@@ -9,6 +9,7 @@
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/device/device.h"
+#include "octet/runtime/group_size.h"
 #include "octet/setup/model_options.h"
 #include "octet/setup/run_options.h"
 #include "octet/train/ladder.h"
@@ -95,6 +96,7 @@ runtime::InstanceOptions Sizing::engine_of(const config::Config& config, const p
   config::BatchKeys chosen = config;
   chosen.per_device_train_batch_size = choice.micro;
   options.max_micro_batches = static_cast<int>(batch_of(chosen, world).passes);
+  if (group_ && options.group_size == runtime::kAutomaticGroup) options.group_size = *group_;
   options.snapshot = setup::saves_beside(config);
   options.memory_checkpoints = parts_.memory != nullptr;
   return with_level(std::move(options), choice.level);
@@ -111,6 +113,7 @@ void Sizing::choose_sizes(const feed::Feed::Shape& sample) {
   const DeviceKind device = kind();
   const std::vector<plan::Level> levels = setup::levels_of(run_.config, device);
   level_ = levels.front();
+  choose_group(sample);
   const bool asked = run_.config.auto_find_batch_size || setup::leaves_recompute_open(run_.config);
   if (!asked && levels.size() == 1 && !config::leaves_storage_open(run_.config) &&
       config::says_recompute(run_.config))
@@ -143,6 +146,25 @@ void Sizing::choose_sizes(const feed::Feed::Shape& sample) {
                  std::to_string(choice.micro) + " " + plan::keys_of(level_));
     }
   });
+}
+
+// Every choice of the storage and of the recomputation level may follow, so the group is chosen for the
+// widest storage with the level that keeps least.
+void Sizing::choose_group(const feed::Feed::Shape& sample) {
+  group_.reset();
+  if (setup::group_size_of(run_.config) != runtime::kAutomaticGroup) return;
+  const std::size_t limit = memory_limit(run_.job, run_.session.device());
+  std::int64_t size = 0;
+  run_.job.together([&] {
+    const config::Config wide = config::memory_choices(run_.config).front();
+    const plan::Choice least{run_.config.auto_find_batch_size ? 1 : parts_.batch.micro,
+                             setup::levels_of(wide, kind()).back()};
+    size = fitting_group(engine_of(wide, least, sample, run_.job.size()), run_.job.place(), kind(), limit);
+  });
+  group_ = run_.job.all_max(size);
+  if (run_.prints() && *group_ != 0)
+    log::debug("zero_group_size: auto shards the states over groups of " + std::to_string(*group_) + " of " +
+               std::to_string(run_.job.size()) + " ranks");
 }
 
 void Sizing::choose_memory(Candidates& candidates, std::size_t limit) {

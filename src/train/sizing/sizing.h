@@ -47,6 +47,8 @@ class Sizing {
   /// Chooses the storage of states, the micro-batch and the recomputation level that the configuration leaves
   /// open, by device memory.
   void choose_sizes(const feed::Feed::Shape& sample);
+  /// Resolves zero_group_size: auto. Collective.
+  void choose_group(const feed::Feed::Shape& sample);
   /// Chooses and logs the first memory choice that fits, or the smallest. Stores its allowed recomputation
   /// levels in `candidates`.
   void choose_memory(Candidates& candidates, std::size_t limit);
@@ -65,6 +67,7 @@ class Sizing {
   RunContext& run_;
   RunParts& parts_;
   plan::Level level_;
+  std::optional<std::int64_t> group_;           ///< the chosen ranks of a sharding group
   std::optional<config::Config> open_storage_;  ///< the original, if its storage follows a checkpoint
 };
 

@@ -241,6 +241,7 @@ StartFacts StartNotes::facts() const {
                    .gradients_in = run_.config.grad_dtype,
                    .moments_in = run_.config.optim_dtype,
                    .zero_stage = run_.config.zero_stage,
+                   .group_size = parts_.engine->options().store.group,
                    .memory = parts_.engine->arena().bytes(),
                    .capacity = run_.session.device().memory().total,
                    .batch = parts_.batch,
