@@ -52,6 +52,21 @@ TEST_F(DeepSpeed, ItsKeysBecomeOurs) {
   EXPECT_TRUE(notes(r, "allgather_bucket_size"));
 }
 
+TEST_F(DeepSpeed, GroupsOfShardsBecomeOurs) {
+  for (const std::string key : {"zero_hpz_partition_size", "mics_shard_size"}) {
+    const auto group = [&](const std::string& size) {
+      return with(R"({"zero_optimization": {"stage": 3, ")" + key + "\": " + size + "}}")
+          .config.zero_group_size;
+    };
+    EXPECT_EQ(group("8"), "8") << key;
+    for (const char* off : {"1", "-1", "0", "null"}) EXPECT_EQ(group(off), std::nullopt) << key << " " << off;
+    EXPECT_SAYS(message(R"({"zero_optimization": {"stage": 3, ")" + key + "\": 1.5}}"), key);
+    EXPECT_SAYS(message(R"({"zero_optimization": {"stage": 0, ")" + key + "\": 8}}"), "has no meaning");
+  }
+  EXPECT_TRUE(notes(with(R"({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}})"),
+                    "shards all states inside a group"));
+}
+
 TEST_F(DeepSpeed, MayBeWrittenInPlaceOfAFile) {
   write_file_atomically(path_, R"({"zero_optimization": {"stage": 3}})");
   const std::string json =

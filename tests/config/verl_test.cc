@@ -8,6 +8,19 @@ Config verl(const std::string& yaml, const Strings& overrides = {}) {
   return load_text(yaml, "verl.yaml", overrides, quiet(false)).config;
 }
 
+TEST(Verl, FsdpSizeIsAShardingGroup) {
+  const auto group = [](const std::string& size, const Strings& overrides = {}) {
+    return load_text("model: {partial_pretrain: models/q, fsdp_config: {fsdp_size: " + size +
+                         "}}\ndata: {train_files: a.jsonl}\ntrainer: {default_local_dir: out}\n",
+                     "verl.yaml", overrides, quiet())
+        .config.zero_group_size;
+  };
+  EXPECT_EQ(group("8"), "8");
+  EXPECT_EQ(group("-1"), std::nullopt);
+  EXPECT_EQ(group("-1", {"model.fsdp_config.fsdp_size=4"}), "4");
+  EXPECT_THROW(group("0"), Error);
+}
+
 TEST(Verl, ItsNestedKeysBecomeOurs) {
   const Config c =
       load_text(R"(

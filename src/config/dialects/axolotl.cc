@@ -3,6 +3,7 @@
 #include <array>
 
 #include "dialects/axolotl.h"
+#include "octet/base/strings.h"
 
 namespace octet::config {
 namespace {
@@ -128,6 +129,20 @@ class Settled {
     return found != nullptr ? found : config->node.find("fsdp_" + name);
   }
 
+  // Returns FSDP's sharding strategy in lower case, without the underscore of experimental ones. PyTorch also
+  // numbers the strategies from 1.
+  static std::string sharding_of(const Node& node, const Location& at) {
+    const Strings known{"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"};
+    std::string way = lower_case(word_of(node));
+    if (way.starts_with('_')) way.erase(0, 1);
+    const auto number = read_number(way);
+    if (number && *number >= 1 && *number <= 5) way = known[static_cast<std::size_t>(*number) - 1];
+    if (std::ranges::find(known, way) == known.end())
+      wrong(node, {at.where, at.key + ".fsdp_sharding_strategy"},
+            "full_shard, shard_grad_op, no_shard, hybrid_shard or hybrid_shard_zero2");
+    return way;
+  }
+
   // Translates both versions of FSDP. The first lists words in fsdp; the second only needs fsdp_config.
   void sharding() {
     const Fact* words = find("fsdp");
@@ -148,10 +163,25 @@ class Settled {
     const bool listed =
         !list.items.empty() && !(list.items.size() == 1 && read_bool(word_of(list.items[0])) == false);
     const bool configured = config != nullptr && !config->node.members.empty();
-    if (!listed && !configured) return;
+    const Fact* shards = find("dp_shard_size");
+    if (!listed && !configured) {
+      if (shards != nullptr)
+        sources_.note("'" + shards->at.key + "' changes nothing here: there is no fsdp_config");
+      return;
+    }
     const Node* reshard = member(config, "reshard_after_forward");
-    const bool keeps = has("shard_grad_op") || (reshard != nullptr && read_bool(word_of(*reshard)) == false);
-    set("zero_stage", keeps ? "2" : "3", listed ? *words : *config);
+    const Node* strategy = configured ? member(config, "sharding_strategy") : nullptr;
+    const std::string way = strategy == nullptr ? "" : sharding_of(*strategy, config->at);
+    const bool keeps = has("shard_grad_op") || has("hybrid_shard_zero2") || way.ends_with("shard_grad_op") ||
+                       way.ends_with("zero2") ||
+                       (reshard != nullptr && read_bool(word_of(*reshard)) == false);
+    const Fact& from = listed ? *words : *config;
+    set("zero_stage", way == "no_shard" ? "0" : keeps ? "2" : "3", from);
+    if (shards != nullptr) {
+      set("zero_group_size", shards->node, shards->at, shards->override);
+    } else if (has("hybrid_shard") || way.starts_with("hybrid")) {
+      set("zero_group_size", "node", from);
+    }
     if (!configured) return;
     const Node* recomputes = member(config, "activation_checkpointing");
     if (recomputes != nullptr && is_on(*recomputes)) {
@@ -159,7 +189,8 @@ class Settled {
       settings.add("gradient_checkpointing", scalar_node("true"), config->at, true);
     }
     sources_.note("of '" + config->at.key +
-                  "' only offload_params, reshard_after_forward and activation_checkpointing are read");
+                  "' only offload_params, reshard_after_forward, sharding_strategy and "
+                  "activation_checkpointing are read");
   }
 
   void defaults() {

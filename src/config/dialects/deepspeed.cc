@@ -14,6 +14,7 @@ enum class DeepSpeedAction : std::uint8_t {
   map,      ///< sets `key` to the value; "auto" leaves it to the YAML
   when_on,  ///< true sets `key` to true; false has no effect
   bf16_on,  ///< true sets the keys in `key`, separated by blanks, to bf16; false has no effect
+  group,    ///< more than one rank sets `key` to the number; other numbers mean that there are no groups
   note,     ///< accepted without effect; `key` says why
   refuse,   ///< refused unless null, false, 0, "none" or "auto"; `key` says why
   section   ///< contains more keys
@@ -135,9 +136,10 @@ constexpr DeepSpeedEntry kEntries[] = {
     {"zero_optimization.zero_quantized_nontrainable_weights", DeepSpeedAction::refuse, kQuantisedWire,
      "gather_dtype"},
     {"zero_optimization.zero_quantized_gradients", DeepSpeedAction::refuse, kQuantisedWire, "reduce_dtype"},
-    {"zero_optimization.zero_hpz_partition_size", DeepSpeedAction::note,
-     "parameters are kept once among all ranks; hierarchical_comm sends them to every node once"},
-    {"zero_optimization.mics_shard_size", DeepSpeedAction::note, "zero_stage shards over all ranks"},
+    {"zero_optimization.zero_hpz_partition_size", DeepSpeedAction::group, "zero_group_size"},
+    {"zero_optimization.mics_shard_size", DeepSpeedAction::group, "zero_group_size"},
+    {"zero_optimization.mics_hierarchical_params_gather", DeepSpeedAction::note,
+     "hierarchical_comm says how parameters are gathered"},
     {"zero_optimization.memory_efficient_linear", DeepSpeedAction::note,
      "recompute sets the values that are kept for backward"},
     {"activation_checkpointing", DeepSpeedAction::note,
@@ -284,11 +286,26 @@ class Translator {
         for (const auto& key : split(entry.key, ' '))
           sources_.deepspeed.add(key, scalar("bf16", value.line), at);
         return;
+      case DeepSpeedAction::group:
+        group(entry, value, at);
+        return;
       case DeepSpeedAction::map:
         if (at.key == "communication_data_type" && is_word(value, "auto")) open_wire(at);
         if (value.is_null() || is_word(value, "auto")) return;
         map(entry, value, at);
     }
+  }
+
+  // DeepSpeed's hpZ keeps a second copy of the parameters in each group, and shards the states over all
+  // ranks.
+  void group(const DeepSpeedEntry& entry, const Node& value, const Location& at) {
+    const auto number = value.kind == Node::Kind::scalar ? read_number(value.text) : std::nullopt;
+    if (value.is_null() || is_word(value, "auto") || (number && *number <= 1)) return;
+    sources_.deepspeed.add(entry.key, value, at);
+    if (at.key.ends_with("hpz_partition_size"))
+      sources_.note(at.where +
+                    ": zero_group_size shards all states inside a group, not only a second copy of the "
+                    "parameters; trainer plan shows the memory");
   }
 
   // Refuses a value. If our key `instead` exists, a stronger source may still replace the value.

@@ -63,6 +63,15 @@ void take_test_interval(const Node& node, const Location& at, const Target& targ
   target.settings.add("eval_steps", node, known, target.replace);
 }
 
+// verl: -1 shards over all ranks.
+void take_group_size(const Node& node, const Location& at, const Target& target) {
+  const auto number = node.kind == Node::Kind::scalar ? read_number(node.text) : std::nullopt;
+  if (number && *number == -1) return;
+  Location known = at;
+  if (node.kind == Node::Kind::scalar) known.written = node.text;
+  target.settings.add("zero_group_size", node, known, target.replace);
+}
+
 constexpr Entry kVerlKeys[] = {
     {"data.train_files", Action::map, "dataset"},
     {"data.val_files", Action::map, "eval_dataset"},
@@ -96,6 +105,7 @@ constexpr Entry kVerlKeys[] = {
     {"model.fsdp_config.cpu_offload", Action::map, "optim_state_cpu_offload"},
     {"model.fsdp_config.offload_params", Action::refuse,
      "parameters stay on the device; model.fsdp_config.cpu_offload moves the optimizer's state"},
+    {"model.fsdp_config.fsdp_size", Action::handled, "zero_group_size", "", take_group_size},
     {"model.fsdp_config.wrap_policy", Action::note, "parameters are cut and gathered by layer"},
     {"model.enable_gradient_checkpointing", Action::map, "gradient_checkpointing"},
     {"model.lora_rank", Action::fact, "finetuning_type lora_rank"},
