@@ -100,6 +100,8 @@ TEST(ShardGroups, StrictGivesTheBitsOfOneRank) {
   const Outcome reference = run({.ranks = 1}, strict(0, 0, 8));
   for (const int group : {1, 2, 4})
     expect_same(reference, run({.ranks = 4}, strict(3, group, 2)), "groups of " + std::to_string(group));
+  // Four groups: the tree differs from the order of the groups.
+  expect_same(reference, run({.ranks = 8}, strict(2, 2, 1)), "four groups");
   // Three groups of two ranks: the tree of six leaves has an incomplete right half.
   expect_same(run({.ranks = 1}, strict(0, 0, 6)), run({.ranks = 6}, strict(2, 2, 1)), "three groups");
 }
