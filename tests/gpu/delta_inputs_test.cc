@@ -109,8 +109,9 @@ void compare_sums(DType dtype, std::int64_t tokens) {
 }
 
 TEST(GpuDeltaInputs, ForwardAndBackwardOfAnyDocuments) {
+  // The GPU takes four tokens at a time. Documents begin at each of the four.
   const std::vector<std::vector<std::int32_t>> documents = {
-      {}, {1}, {5, 1, 0, 2, 3}, {31, 1, 32, 33}, {200}, {1, 1, 1, 1, 70}};
+      {}, {1}, {5, 1, 0, 2, 3}, {31, 1, 32, 33}, {200}, {1, 1, 1, 1, 70}, {6, 9, 30, 7, 20}};
   for (const DType dtype : kComputeTypes) {
     for (const auto& lengths : documents) {
       for (const std::int64_t gap : {0, 8, 3}) {

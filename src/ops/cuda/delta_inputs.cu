@@ -1,5 +1,7 @@
 #include "octet/ops/delta_inputs.h"
 
+#include <algorithm>
+
 #include "cuda/activations.cuh"
 #include "cuda/delta_columns.cuh"
 #include "cuda/early_launch.cuh"
@@ -10,9 +12,6 @@ namespace octet::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-/// Tokens of a thread, and tokens with loads in flight together.
-constexpr int kRun = 32, kAtOnce = 4;
-static_assert(kRun % kAtOnce == 0);
 
 /// Returns silu of the convolution of the inputs before a token with its own input.
 template <int WIDTH>
@@ -26,46 +25,113 @@ __device__ inline void convolve(const float (&w)[kDeltaTaps][WIDTH],
     Silu::both(sum, y[i], slope);
   }
 }
-/// Block (run of tokens, channels). A thread has WIDTH channels.
+
+/// Threads of a block of delta_inputs_kernel(), and blocks of a multiprocessor.
+constexpr int kRunThreads = 128, kRunBlocks = 5;
+/// Tokens of a thread with loads in flight: at 16 bytes, 40 KiB of a multiprocessor.
+constexpr int kAtOnce = 4;
+/// Tokens of a block. Shorter runs read more earlier tokens, longer runs fill the last wave less.
+constexpr std::int64_t kLeastRun = 16, kMostRun = 96;
+
+/// Computes WIDTH channels of `count` tokens after `first`. When a token is used, the token kAtOnce later is
+/// loaded in its place.
 template <typename T, int WIDTH>
-__global__ void __launch_bounds__(kThreads)
-    delta_inputs_kernel(DeltaInputsArgs a, std::int64_t channels, bool vector_taps) {
-  const std::int64_t channel = (static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x) * WIDTH;
-  if (channel >= channels) return;
-  const std::int64_t rows = a.projected.rows, first = static_cast<std::int64_t>(blockIdx.x) * kRun;
-  const std::int64_t column = column_of_channel(a.columns, channel);
+__device__ inline void convolve_run(const DeltaInputsArgs& a, std::int64_t first, int count,
+                                    std::int64_t channel, bool vector_taps) {
+  const std::int64_t column = column_of_channel(a.columns, channel), ld = a.projected.ld;
+  const T* from = row_of<T>(a.projected, first) + column;
+  T* to = row_of<T>(a.qkv, first) + channel;
+  Channels<T, WIDTH> raw[kAtOnce];
+#pragma unroll
+  for (int k = 0; k < kAtOnce; ++k, from += ld) {
+    if (k < count) raw[k].load(from);
+  }
   float w[kDeltaTaps][WIDTH], before[kDeltaBefore][WIDTH] = {};
   load_taps<WIDTH>(a.taps, channel, vector_taps, w);
   DocumentCursor document(a.documents.cu_seqlens, a.documents.count, first);
   load_before<T>(a.projected, document, first, column, before);
-  for (int i = 0; i < kRun; i += kAtOnce) {
-    Channels<T, WIDTH> raw[kAtOnce];
+  // `inside`: the document of the token is known, and the token is not its first.
+  const auto token = [&](auto inside, int i, int k) {
+    float x[WIDTH], y[WIDTH] = {};
+    raw[k].get(x);
+    if (i + kAtOnce < count) raw[k].load(from);
+    from += ld;
+    if (inside.value || document.move_to(first + i)) {
+      if (!inside.value && first + i == document.begin) {
 #pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      const std::int64_t t = first + i + k;
-      if (t < rows) raw[k].load(row_of<T>(a.projected, t) + column);
-    }
+        for (int j = 0; j < kDeltaBefore; ++j) {
 #pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      const std::int64_t t = first + i + k;
-      if (t >= rows) return;
-      float x[WIDTH], y[WIDTH] = {};
-      if (document.move_to(t)) {
-        if (t == document.begin) {
-#pragma unroll
-          for (int j = 0; j < kDeltaBefore; ++j) {
-#pragma unroll
-            for (int c = 0; c < WIDTH; ++c) before[j][c] = 0.0f;
-          }
+          for (int c = 0; c < WIDTH; ++c) before[j][c] = 0.0f;
         }
-        raw[k].get(x);
-        convolve<WIDTH>(w, before, x, y);
-        shift_in<WIDTH>(before, x);
       }
-      raw[k].put(y);
-      raw[k].store(row_of<T>(a.qkv, t) + channel);
+      convolve<WIDTH>(w, before, x, y);
+      shift_in<WIDTH>(before, x);
+    }
+    Channels<T, WIDTH> out;
+    out.put(y);
+    out.store(to);
+    to += a.qkv.ld;
+  };
+  for (int i = 0; i < count; i += kAtOnce) {
+    if (i + kAtOnce <= count && first + i > document.begin && first + i + kAtOnce <= document.end) {
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) token(std::true_type{}, i + k, k);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (i + k < count) token(std::false_type{}, i + k, k);
+      }
     }
   }
+}
+
+/// Computes the gates of `count` tokens after `first`. A warp has 32 heads of a token.
+template <typename T>
+__device__ inline void gates_of_run(const DeltaInputsArgs& a, std::int64_t first, int count) {
+  const std::int64_t heads = a.columns.heads.value_heads;
+  const std::int64_t used = a.documents.count == 0 ? 0 : a.documents.cu_seqlens[a.documents.count];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  for (std::int64_t h = lane; h < heads; h += kWarp) {
+    const double rate = -exp(static_cast<double>(a.a_log[h]));
+    const float bias = a.dt_bias[h];
+    const std::int64_t column_a = a.columns.a(h), column_b = a.columns.b(h);
+    for (int i = warp; i < count; i += kRunThreads / kWarp) {
+      const std::int64_t t = first + i;
+      double decay = 0.0, beta = 0.0;
+      if (t < used) {
+        const T* const row = row_of<T>(a.projected, t);
+        beta = delta_sigmoid(static_cast<double>(to_float(row[column_b])));
+        decay = rate * delta_softplus(to_float(row[column_a]), bias);
+      }
+      a.log_decay[t * heads + h] = static_cast<float>(decay);
+      a.beta[t * heads + h] = static_cast<float>(beta);
+    }
+  }
+}
+
+/// Block (run of tokens, part). The parts of a run are pieces of the channels, and the gates. They follow
+/// each other, so that blocks that run together read whole rows. A thread has WIDTH channels.
+template <typename T, int WIDTH>
+__global__ void __launch_bounds__(kRunThreads, kRunBlocks)
+    delta_inputs_kernel(DeltaInputsArgs a, unsigned pieces, int run, bool vector_taps) {
+  const unsigned piece = blockIdx.x % (pieces + 1);
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x / (pieces + 1)) * run;
+  const std::int64_t left = a.projected.rows - first;
+  const int count = left < run ? static_cast<int>(left) : run;
+  if (piece == pieces) return gates_of_run<T>(a, first, count);
+  const std::int64_t channel = (std::int64_t{piece} * kRunThreads + threadIdx.x) * WIDTH;
+  if (channel >= a.columns.heads.qkv_width()) return;
+  convolve_run<T, WIDTH>(a, first, count, channel, vector_taps);
+}
+
+/// Returns tokens per block, so that the blocks of `rows` tokens fill whole waves on the GPU. No bit of a
+/// result depends on it.
+int run_of(const Stream& stream, std::int64_t rows, std::int64_t parts) {
+  const std::int64_t together = octet::cuda::properties(stream.device()).multiprocessors * kRunBlocks;
+  const std::int64_t runs = std::max<std::int64_t>(1, together / parts);
+  const std::int64_t waves = ceil_div(rows, runs * kMostRun);
+  const std::int64_t run = ceil_div(ceil_div(rows, runs * waves), kAtOnce) * kAtOnce;
+  return static_cast<int>(std::max(kLeastRun, run));
 }
 
 struct Gates {
@@ -75,9 +141,6 @@ struct Gates {
   const float* dt_bias = nullptr;
   float* log_decay = nullptr;
   float* beta = nullptr;
-  const std::int32_t* cu_seqlens = nullptr;
-  std::int64_t documents = 0;
-  bool all = false;  ///< each token has a document
 };
 
 /// Thread: a value head of a token.
@@ -89,21 +152,10 @@ __global__ void __launch_bounds__(kThreads) gates_kernel(Gates a) {
   const std::int64_t heads = a.columns.heads.value_heads;
   if (i >= a.projected.rows * heads) return;
   const std::int64_t t = i / heads, h = i % heads;
-  double decay = 0.0, beta = 0.0;
-  if (a.all || (a.documents > 0 && t < a.cu_seqlens[a.documents])) {
-    const T* const row = row_of<T>(a.projected, t);
-    beta = delta_sigmoid(static_cast<double>(to_float(row[a.columns.b(h)])));
-    decay = delta_decay(a.a_log[h], to_float(row[a.columns.a(h)]), a.dt_bias[h]);
-  }
-  a.log_decay[i] = static_cast<float>(decay);
+  const T* const row = row_of<T>(a.projected, t);
+  const double beta = delta_sigmoid(static_cast<double>(to_float(row[a.columns.b(h)])));
+  a.log_decay[i] = static_cast<float>(delta_decay(a.a_log[h], to_float(row[a.columns.a(h)]), a.dt_bias[h]));
   a.beta[i] = static_cast<float>(beta);
-}
-
-template <typename T>
-void launch_gates(Stream& stream, const Gates& gates, const char* op) {
-  const auto blocks = ceil_div(gates.projected.rows * gates.columns.heads.value_heads, kThreads);
-  launch_early_if(few_rows(gates.projected.rows), gates_kernel<T>, dim3(static_cast<unsigned>(blocks)),
-                  kThreads, 0, octet::cuda::native(stream), op, gates);
 }
 
 /// Block (token, channels). The thread of the first token of a sequence in this call also computes the next
@@ -181,27 +233,18 @@ void delta_inputs(Stream& stream, const DeltaInputsArgs& a) {
     using T = decltype(type);
     const auto launch = [&](auto width) {
       constexpr int kWidth = width.value;
-      const dim3 grid(static_cast<unsigned>(ceil_div(rows, kRun)),
-                      static_cast<unsigned>(ceil_div(ceil_div(channels, kWidth), kThreads)));
-      delta_inputs_kernel<T, kWidth>
-          <<<grid, kThreads, 0, octet::cuda::native(stream)>>>(a, channels, packs(a.taps));
+      const std::int64_t pieces = ceil_div(ceil_div(channels, kWidth), kRunThreads);
+      const int run = run_of(stream, rows, pieces + 1);
+      const auto blocks = static_cast<unsigned>(ceil_div(rows, run) * (pieces + 1));
+      delta_inputs_kernel<T, kWidth><<<blocks, kRunThreads, 0, octet::cuda::native(stream)>>>(
+          a, static_cast<unsigned>(pieces), run, packs(a.taps));
       octet::cuda::check_launch("delta_inputs");
     };
     if (packs(a.projected) && packs(a.qkv)) {
-      launch(std::integral_constant<int, kPack>{});
+      launch(std::integral_constant<int, 16 / static_cast<int>(sizeof(T))>{});
     } else {
       launch(std::integral_constant<int, 1>{});
     }
-    launch_gates<T>(stream,
-                    {.projected = a.projected,
-                     .columns = a.columns,
-                     .a_log = a.a_log,
-                     .dt_bias = a.dt_bias,
-                     .log_decay = a.log_decay,
-                     .beta = a.beta,
-                     .cu_seqlens = a.documents.cu_seqlens,
-                     .documents = a.documents.count},
-                    "delta_inputs");
   });
 }
 
@@ -223,15 +266,15 @@ void cached_delta_inputs(Stream& stream, const CachedDeltaInputsArgs& a) {
       launch(std::integral_constant<int, 1>{});
     }
     copy_first_row<T>(stream, a.qkv, {a.slots, a.positions, rows}, "cached_delta_inputs");
-    launch_gates<T>(stream,
-                    {.projected = a.projected,
-                     .columns = a.columns,
-                     .a_log = a.a_log,
-                     .dt_bias = a.dt_bias,
-                     .log_decay = a.log_decay,
-                     .beta = a.beta,
-                     .all = true},
-                    "cached_delta_inputs");
+    const Gates gates{.projected = a.projected,
+                      .columns = a.columns,
+                      .a_log = a.a_log,
+                      .dt_bias = a.dt_bias,
+                      .log_decay = a.log_decay,
+                      .beta = a.beta};
+    const auto blocks = ceil_div(rows * a.columns.heads.value_heads, kThreads);
+    launch_early_if(few_rows(rows), gates_kernel<T>, dim3(static_cast<unsigned>(blocks)), kThreads, 0,
+                    octet::cuda::native(stream), "cached_delta_inputs", gates);
   });
 }
 
