@@ -28,12 +28,13 @@ inline NormShape norm_shape(std::int64_t cols, const char* too_wide) {
 
 /// Warps of a block take partial sums of 32 columns in turn. Their sums are added in warp order.
 inline constexpr int kSumWarps = 16;
-/// Adds partial sums [blocks, hidden] to `to`. Launched with a block for each 32 columns.
-static __global__ void __launch_bounds__(kSumWarps* kWarp)
-    add_norm_sums_kernel(const float* partial, std::int64_t blocks, std::int64_t hidden, float* to) {
+/// Adds 32 columns of partial sums [blocks, hidden] to `to`, starting at column 32 * piece. Called by all
+/// threads of a block of kSumWarps warps.
+__device__ inline void add_norm_sums(const float* partial, std::int64_t blocks, std::int64_t hidden,
+                                     float* to, std::int64_t piece) {
   __shared__ float sums[kSumWarps][kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const std::int64_t c = blockIdx.x * static_cast<std::int64_t>(kWarp) + lane;
+  const std::int64_t c = piece * kWarp + lane;
   float sum = 0;
   if (c < hidden) {
 #pragma unroll 8
@@ -44,6 +45,11 @@ static __global__ void __launch_bounds__(kSumWarps* kWarp)
   if (warp != 0 || c >= hidden) return;
   for (int w = 1; w < kSumWarps; ++w) sum += sums[w][lane];
   to[c] += sum;
+}
+/// Adds partial sums [blocks, hidden] to `to`. Launched with a block for each 32 columns.
+static __global__ void __launch_bounds__(kSumWarps* kWarp)
+    add_norm_sums_kernel(const float* partial, std::int64_t blocks, std::int64_t hidden, float* to) {
+  add_norm_sums(partial, blocks, hidden, to, blockIdx.x);
 }
 
 }  // namespace octet::ops::cuda
