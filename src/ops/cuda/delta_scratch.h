@@ -48,9 +48,10 @@ inline std::size_t delta_inputs_workspace(const DeltaColumns& columns, std::int6
   return static_cast<std::size_t>((tokens + block - 1) / block * sums) * sizeof(float);
 }
 
-/// Tokens that gated_norm_backward() adds to one partial sum. There are at most 528 partial sums.
+/// Tokens that gated_norm_backward() adds to one partial sum. There are at most 396 partial sums. A block
+/// computes each, and 132 multiprocessors run three blocks at a time.
 inline std::int64_t gated_norm_block(std::int64_t tokens) {
-  return std::max<std::int64_t>(4, (tokens + 527) / 528);
+  return std::max<std::int64_t>(4, (tokens + 395) / 396);
 }
 inline std::size_t gated_norm_workspace(const DeltaHeads& heads, std::int64_t tokens) {
   const std::int64_t block = gated_norm_block(tokens);

@@ -1,5 +1,7 @@
 #include "octet/ops/gated_norm.h"
 
+#include <algorithm>
+
 #include "cuda/activations.cuh"
 #include "cuda/delta_scratch.h"
 #include "cuda/early_launch.cuh"
@@ -47,28 +49,110 @@ __device__ inline void load_gated(const ConstMatrix& o, const ConstMatrix& proje
   }
 }
 
+/// Loads a pack in its memory format. `vector`: the pack is aligned to 16 bytes.
+template <typename T>
+__device__ inline void load_raw(const T* from, bool vector, RawPack<T>& to) {
+  if (vector) return to.load(from);
+  T* const each = reinterpret_cast<T*>(to.word);
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) each[i] = from[i];
+}
+
+/// 1 / sqrt(mean(x²) + eps) of a head. `share`: 1 / value_dim.
 template <int LANES>
-__device__ inline float head_rstd(const float (&x)[kPack], std::int64_t value_dim, float eps) {
+__device__ inline float head_rstd(const float (&x)[kPack], float share, float eps) {
   float squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < kPack; ++i) squares = __fmaf_rn(x[i], x[i], squares);
-  squares = group_sum<LANES>(squares);
-  return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(squares, static_cast<float>(value_dim)) + eps));
+  return rsqrtf(group_sum<LANES>(squares) * share + eps);
+}
+__device__ inline float share_of(const DeltaHeads& heads) {
+  return __fdiv_rn(1.0f, static_cast<float>(heads.value_dim));
 }
 
-/// A block has a row at a time. With scales of rows, it computes the row twice: for the scale, and to write.
-template <typename T, int LANES, bool row_scales>
+/// x = x * rstd * w * silu(z)
+__device__ inline void norm_and_gate(float (&x)[kPack], const float (&z)[kPack], const float (&w)[kPack],
+                                     float rstd) {
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    float value, slope;
+    Silu::both(z[i], value, slope);
+    x[i] = x[i] * rstd * w[i] * value;
+  }
+}
+
+/// Groups of heads that a block computes at once.
+template <int LANES>
+__host__ __device__ inline unsigned head_groups(const DeltaHeads& heads) {
+  constexpr int kUnits = HeadLanes<LANES>::units;
+  return static_cast<unsigned>((heads.value_heads + kUnits - 1) / kUnits);
+}
+
+/// A block has a group of heads, and rows with a distance of gridDim.x / head_groups(). A thread has the same
+/// elements of all these rows. Loads of kAhead rows are in flight: when a row is used, the row kAhead turns
+/// later is loaded in its place. At four blocks per multiprocessor, these are 64 KiB of a multiprocessor.
+template <typename T, int LANES>
+__global__ void __launch_bounds__(kThreads, 4) gated_norm_kernel(GatedNormArgs a, Fp8Out fp8, bool vector) {
+  constexpr int kAhead = 4 / static_cast<int>(sizeof(T));
+  __shared__ unsigned shared[kWarp];
+  let_next_begin();
+  const DeltaHeads& heads = a.columns.heads;
+  const HeadLanes<LANES> own(heads);
+  const unsigned groups = head_groups<LANES>(heads);
+  const std::int64_t head = std::int64_t{blockIdx.x % groups} * own.units + own.unit;
+  const bool used = own.used && head < heads.value_heads;
+  const std::int64_t col = head * heads.value_dim + own.col, gate = a.columns.gate(head) + own.col;
+  const float share = share_of(heads);
+  float w[kPack] = {};
+  if (used) load_pack(a.weight + own.col, w, kPack, false);
+  wait_for_previous();
+  const float scale = scale_of(fp8);
+  const bool copied = fp8.row || fp8.scattered || fp8.amax || fp8.seen;
+  const std::int64_t rows = a.o.rows, stride = gridDim.x / groups;
+  RawPack<T> raw_x[kAhead] = {}, raw_z[kAhead] = {};
+  const auto load = [&](std::int64_t row, int k) {
+    if (!used || row >= rows) return;
+    load_raw(row_of<T>(a.o, row) + col, vector, raw_x[k]);
+    load_raw(row_of<T>(a.projected, row) + gate, vector, raw_z[k]);
+  };
+  std::int64_t row = blockIdx.x / groups;
+#pragma unroll
+  for (int k = 0; k < kAhead; ++k) load(row + k * stride, k);
+  Met met;
+  while (row < rows) {
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k, row += stride) {
+      if (row >= rows) break;
+      float x[kPack], z[kPack];
+      raw_x[k].get(x);
+      raw_z[k].get(z);
+      load(row + kAhead * stride, k);
+      // All lanes of a warp take part in its sums.
+      const float rstd = head_rstd<LANES>(x, share, a.eps);
+      if (!used) continue;
+      norm_and_gate(x, z, w, rstd);
+      if (a.out.data) store_pack(row_of<T>(a.out, row) + col, x, kPack, vector);
+      if (!copied) continue;
+      round_pack<T>(x);
+      take_pack(fp8, x, scale, row, col, kPack, met);
+    }
+  }
+  finish_met(fp8, met, scale, shared);
+}
+
+/// gated_norm() with scales of rows. A block has a row at a time, and computes it twice: for the scale, and
+/// to write.
+template <typename T, int LANES>
 __global__ void __launch_bounds__(kThreads)
-    gated_norm_kernel(GatedNormArgs a, Fp8Out fp8, RowCopy rows, bool vector) {
+    gated_norm_rows_kernel(GatedNormArgs a, RowCopy rows, bool vector) {
   __shared__ unsigned shared[kWarp];
   let_next_begin();
   const HeadLanes<LANES> own(a.columns.heads);
   const std::int64_t heads = a.columns.heads.value_heads, dim = a.columns.heads.value_dim;
+  const float share = share_of(a.columns.heads);
   float w[kPack] = {};
   if (own.used) load_pack(a.weight + own.col, w, kPack, false);
   wait_for_previous();
-  const float scale = row_scales ? 1.0f : scale_of(fp8);
-  Met met;
   for (std::int64_t row = blockIdx.x; row < a.o.rows; row += gridDim.x) {
     // All lanes of a warp take part in its sums, so the loop has whole turns.
     const auto each_head = [&](auto&& act) {
@@ -77,74 +161,75 @@ __global__ void __launch_bounds__(kThreads)
         const bool used = own.used && head < heads;
         float x[kPack], z[kPack];
         load_gated<T>(a.o, a.projected, a.columns, row, head, own.col, used, vector, x, z);
-        const float rstd = head_rstd<LANES>(x, dim, a.eps);
+        const float rstd = head_rstd<LANES>(x, share, a.eps);
         if (!used) continue;
-#pragma unroll
-        for (int i = 0; i < kPack; ++i) {
-          float value, slope;
-          Silu::both(z[i], value, slope);
-          x[i] = x[i] * rstd * w[i] * value;
-        }
+        norm_and_gate(x, z, w, rstd);
         round_pack<T>(x);
         act(head * dim + own.col, x);
       }
     };
-    float row_scale = 1.0f;
-    if constexpr (row_scales) {
-      unsigned most = 0;
-      each_head([&](std::int64_t, const float(&y)[kPack]) { raise_most(y, kPack, most); });
-      const std::int32_t e = block_exponent(block_reduce(most, shared, Max{}));
-      if (threadIdx.x == 0) rows.scale_inv[row] = power_of_two(e);
-      row_scale = power_of_two(-e);
-    }
+    unsigned most = 0;
+    each_head([&](std::int64_t, const float(&y)[kPack]) { raise_most(y, kPack, most); });
+    const std::int32_t e = block_exponent(block_reduce(most, shared, Max{}));
+    if (threadIdx.x == 0) rows.scale_inv[row] = power_of_two(e);
     each_head([&](std::int64_t col, const float(&y)[kPack]) {
       if (a.out.data) store_pack(row_of<T>(a.out, row) + col, y, kPack, vector);
-      if constexpr (row_scales) {
-        write_codes(rows, y, row_scale, row, col, kPack);
-      } else {
-        take_pack(fp8, y, scale, row, col, kPack, met);
-      }
+      write_codes(rows, y, power_of_two(-e), row, col, kPack);
     });
   }
-  if constexpr (!row_scales) finish_met(fp8, met, scale, shared);
 }
 
 /// A block has `block` rows and sums their part of d_weight in `partial` [blocks, value_dim] (null: not
-/// wanted). Units of lanes are added in order.
+/// wanted). A thread goes through the rows of a head, then of its next head. The next row is in flight while
+/// a row is computed: 36 KiB of a multiprocessor at three blocks. Units of lanes are added in order.
 template <typename T, int LANES>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     gated_norm_backward_kernel(GatedNormBackwardArgs a, std::int64_t block, float* partial, bool vector) {
   __shared__ float sums[HeadLanes<LANES>::units][LANES * kPack + 1];
   const HeadLanes<LANES> own(a.columns.heads);
   const std::int64_t heads = a.columns.heads.value_heads, dim = a.columns.heads.value_dim;
+  const float share = share_of(a.columns.heads);
   float w[kPack] = {}, d_weight[kPack] = {};
   if (own.used) load_pack(a.weight + own.col, w, kPack, false);
   const std::int64_t begin = blockIdx.x * block, end = min(begin + block, a.o.rows);
-  for (std::int64_t row = begin; row < end; ++row) {
-    for (std::int64_t first = 0; first < heads; first += HeadLanes<LANES>::units) {
-      const std::int64_t head = first + own.unit;
-      const bool used = own.used && head < heads;
-      float x[kPack], z[kPack], d[kPack] = {};
-      load_gated<T>(a.o, a.projected, a.columns, row, head, own.col, used, vector, x, z);
-      if (used) load_pack(row_of<T>(a.d_out, row) + head * dim + own.col, d, kPack, vector);
-      const float rstd = head_rstd<LANES>(x, dim, a.eps);
+  for (std::int64_t first = 0; first < heads; first += HeadLanes<LANES>::units) {
+    const std::int64_t head = first + own.unit;
+    const bool used = own.used && head < heads;
+    const std::int64_t col = head * dim + own.col, gate = a.columns.gate(head) + own.col;
+    RawPack<T> raw_x{}, raw_z{}, raw_d{};
+    const auto load = [&](std::int64_t row) {
+      if (!used || row >= end) return;
+      load_raw(row_of<T>(a.o, row) + col, vector, raw_x);
+      load_raw(row_of<T>(a.projected, row) + gate, vector, raw_z);
+      load_raw(row_of<T>(a.d_out, row) + col, vector, raw_d);
+    };
+    load(begin);
+    for (std::int64_t row = begin; row < end; ++row) {
+      float x[kPack], z[kPack], d[kPack];
+      raw_x.get(x);
+      raw_z.get(z);
+      raw_d.get(d);
+      load(row + 1);
+      // All lanes of a warp take part in its sums.
+      const float rstd = head_rstd<LANES>(x, share, a.eps);
       float dot = 0.0f;
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
         float value, slope;
         Silu::both(z[i], value, slope);
         x[i] *= rstd;
-        z[i] = d[i] * x[i] * w[i] * slope;
+        const float weighted = d[i] * w[i];
+        z[i] = weighted * x[i] * slope;
         d_weight[i] = __fmaf_rn(d[i] * value, x[i], d_weight[i]);
-        d[i] *= w[i] * value;
+        d[i] = weighted * value;
         dot = __fmaf_rn(d[i], x[i], dot);
       }
-      const float mean = __fdiv_rn(group_sum<LANES>(dot), static_cast<float>(dim));
+      const float mean = group_sum<LANES>(dot) * share;
       if (!used) continue;
 #pragma unroll
       for (int i = 0; i < kPack; ++i) d[i] = rstd * __fmaf_rn(-x[i], mean, d[i]);
-      store_pack(row_of<T>(a.d_o, row) + head * dim + own.col, d, kPack, vector);
-      store_pack(row_of<T>(a.d_projected, row) + a.columns.gate(head) + own.col, z, kPack, vector);
+      store_pack(row_of<T>(a.d_o, row) + col, d, kPack, vector);
+      store_pack(row_of<T>(a.d_projected, row) + gate, z, kPack, vector);
     }
   }
   if (partial == nullptr) return;
@@ -169,24 +254,28 @@ void with_lanes(std::int64_t value_dim, F f) {
 }  // namespace
 
 void gated_norm(Stream& stream, const GatedNormArgs& a) {
-  if (a.o.rows == 0) return;
+  const std::int64_t rows = a.o.rows, cols = a.o.cols;
+  if (rows == 0) return;
   const QuantizeInto& q = a.quantize;
-  const bool row_scales = q.row_scale_inv != nullptr;
   const bool vector = packs(a.o) && packs(a.projected) && packs(a.out);
-  const Fp8Out fp8 = row_scales ? Fp8Out{} : fp8_out(q, a.o.rows, a.o.cols);
-  const RowCopy rows = row_scales ? row_copy(q.row, q.row_scale_inv, a.o.rows, a.o.cols) : RowCopy{};
-  const unsigned grid = grid_of(stream, a.o.rows, 1, 2048 / kThreads);
+  const auto launch = [&](auto kernel, unsigned grid, const auto&... arguments) {
+    launch_early_if(few_rows(rows), kernel, dim3(grid), kThreads, 0, octet::cuda::native(stream),
+                    "gated_norm", a, arguments..., vector);
+  };
   with_type(a.o.dtype, [&](auto type) {
     with_lanes(a.columns.heads.value_dim, [&](auto lanes) {
       using T = decltype(type);
       constexpr int kLanes = lanes.value;
-      launch_early_if(few_rows(a.o.rows),
-                      row_scales ? gated_norm_kernel<T, kLanes, true> : gated_norm_kernel<T, kLanes, false>,
-                      dim3(grid), kThreads, 0, octet::cuda::native(stream), "gated_norm", a, fp8, rows,
-                      vector);
+      if (q.row_scale_inv != nullptr) {
+        return launch(gated_norm_rows_kernel<T, kLanes>, grid_of(stream, rows, 1, 2048 / kThreads),
+                      row_copy(q.row, q.row_scale_inv, rows, cols));
+      }
+      const unsigned groups = head_groups<kLanes>(a.columns.heads);
+      const unsigned most = std::max(1u, grid_of(stream, rows * groups, 1, 4) / groups);
+      launch(gated_norm_kernel<T, kLanes>, groups * most, fp8_out(q, rows, cols));
     });
   });
-  finish_transposed(stream, q, a.o.rows, a.o.cols);
+  finish_transposed(stream, q, rows, cols);
 }
 
 void gated_norm_backward(Stream& stream, const GatedNormBackwardArgs& a) {
