@@ -11,6 +11,7 @@
 #include "octet/ops/cross_entropy.h"
 #include "octet/ops/delta_inputs.h"
 #include "octet/ops/delta_rule.h"
+#include "octet/ops/distillation.h"
 #include "octet/ops/dora.h"
 #include "octet/ops/dropout.h"
 #include "octet/ops/elementwise.h"
@@ -173,6 +174,7 @@ inline QuantizeArgs matrix_of(const QuantizeEachArgs& a, std::int64_t i) {
   OP(preference_loss, PreferenceLossArgs)                    \
   OP(judgement_loss, JudgementLossArgs)                      \
   OP(score_rows, ScoreRowsArgs)                              \
+  OP(distillation, DistillationArgs)                         \
   OP(dora_scale, DoraScaleArgs)                              \
   OP(scale_columns, ScaleColumnsArgs)                        \
   OP(dot_columns, DotColumnsArgs)                            \
