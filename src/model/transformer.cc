@@ -33,6 +33,13 @@ TransformerOptions checked(TransformerOptions options, const Architecture& a) {
          "blocks of this rank's share", options.first_block);
   check(a.share.whole() || !options.training, "training needs all layers on each rank");
   check(!options.preference || !options.judgement, "answers are pairs or judged, not both");
+  if (options.teacher_loss) {
+    check(!options.preference && !options.judgement && !options.counts_hits,
+          "a teacher is for the loss of label rows");
+    expect(options.teacher_loss->ranks >= 1 && options.teacher_loss->ranks <= a.vocabulary,
+           "1 to the vocabulary size as the number of tokens that a teacher lists",
+           options.teacher_loss->ranks);
+  }
   check(!a.share.sums() || options.partial_sums != nullptr, "a share with partial sums needs PartialSums");
   check(!a.share.splits_experts() || (options.token_exchange != nullptr && options.training),
         "a share of the experts needs a TokenExchange, in training");

@@ -348,6 +348,7 @@ struct RunOptions {
   TokenLoss token_loss = {};
   std::optional<ops::PreferenceRule> preference = {};
   std::optional<ops::JudgementRule> judgement = {};
+  std::optional<TeacherLoss> teacher_loss = {};
   bool counts_hits = false;
   double embedding_noise = 0;
 };
@@ -378,6 +379,7 @@ class Machine {
               .token_loss = options.token_loss,
               .preference = options.preference,
               .judgement = options.judgement,
+              .teacher_loss = options.teacher_loss,
               .counts_hits = options.counts_hits,
               .embedding_noise = options.embedding_noise},
              &audit),

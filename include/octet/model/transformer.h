@@ -10,6 +10,7 @@
 #include "octet/model/group_messages.h"
 #include "octet/model/kv_cache.h"
 #include "octet/model/parameter_source.h"
+#include "octet/ops/distillation.h"
 #include "octet/ops/judgement.h"
 #include "octet/ops/preference.h"
 #include "octet/ops/wire.h"
@@ -35,6 +36,12 @@ struct TokenLoss {
   double smoothing = 0;                 ///< label smoothing
   bool by_probability = false;          ///< each row counts by the probability of its target (DFT)
   std::optional<double> entropy_power;  ///< each row counts by its entropy to this power (EAFT)
+};
+
+/// The loss of label rows that learn from the distributions of a teacher (ops/distillation.h).
+struct TeacherLoss {
+  ops::DistillationRule rule = {};
+  std::int64_t ranks = 0;  ///< tokens that the teacher lists for each label row
 };
 
 /// Sizes and modes of a core. All buffers are reserved for these sizes.
@@ -63,6 +70,9 @@ struct TransformerOptions {
   /// The loss of a micro-batch is the loss of its judged answers (MicroBatch::judged) instead. Excludes
   /// `preference`.
   std::optional<ops::JudgementRule> judgement = {};
+  /// The loss of a label row also reads the teacher (MicroBatch::taught). Excludes `preference`, `judgement`,
+  /// and changes by `token_loss`.
+  std::optional<TeacherLoss> teacher_loss = {};
   /// evaluate() can count label rows with the target as the most probable token.
   bool counts_hits = false;
   /// Noise on the embeddings in training (ops/embedding_noise.h); 0: none. Needs MicroBatch::names.
@@ -115,6 +125,15 @@ struct Judged {
   double* figures = nullptr;      ///< [ops::kJudgementFigures], device: sums over answers are added
 };
 
+/// Tokens that a teacher lists for the label rows of a micro-batch, for TransformerOptions::teacher_loss. See
+/// ops::DistillationArgs. All pointers are device memory, for the label rows in their order.
+struct Taught {
+  const std::int32_t* ids = nullptr;  ///< [labels, ranks]
+  const float* logprobs = nullptr;    ///< [labels, ranks]
+  const float* rest = nullptr;        ///< [labels]
+  double* figures = nullptr;  ///< [ops::kDistillationFigures]: sums over label rows with a target are added
+};
+
 /// A flat micro-batch: the tokens of its documents are concatenated without padding. All pointers are device
 /// memory, except host_cu_seqlens. Ids are below the vocabulary size, and positions below max_positions.
 struct MicroBatch {
@@ -133,6 +152,7 @@ struct MicroBatch {
   const std::int32_t* experts = nullptr;
   Pairs pairs = {};
   Judged judged = {};
+  Taught taught = {};
 };
 
 /// Called with the logits of label rows [first_row, first_row + logits.rows) before the loss overwrites them.

@@ -5,6 +5,7 @@
 
 #include "layers/linear_operands.h"
 #include "octet/ops/cross_entropy.h"
+#include "octet/ops/distillation.h"
 #include "octet/ops/embedding.h"
 #include "octet/ops/score_rows.h"
 
@@ -120,6 +121,12 @@ void Head::reserve(Arena& arena, const Common& common) {
     row_factors_ = arena.reserve_as<float>("head/losses", rows);
   if (options.counts_hits)
     row_hits_ = arena.reserve_as<float>("head/losses", static_cast<std::size_t>(chunk_));
+  if (options.teacher_loss) {
+    kept_logits_ = arena.reserve_as<float>("head/losses",
+                                           static_cast<std::size_t>(chunk_ * options.teacher_loss->ranks));
+    row_figures_ =
+        arena.reserve_as<float>("head/losses", static_cast<std::size_t>(chunk_ * ops::kDistillationFigures));
+  }
   if (!answers) return;
   // Each answer has a label row.
   answer_sums_ = arena.reserve_as<double>("head/losses", rows);
@@ -239,6 +246,38 @@ void Head::chunk_loss(const Call& call, const HeadWeight& weight, const Chunk& c
   if (weight.gradient != nullptr) chunk_gradient(call, weight, chunk, logits);
 }
 
+void Head::teach_chunk(const Call& call, const HeadWeight& weight, const Chunk& chunk, const Taught& taught,
+                       const LossOutputs& losses) const {
+  const std::int64_t rows = chunk.hidden.rows;
+  const ops::Matrix logits = top(logits_, rows);
+  show_logits(call, weight, chunk, losses.logits);
+  if (rows > 0) {
+    const TeacherLoss& loss = *call.common.options.teacher_loss;
+    using enum ops::DistillationFigure;
+    const auto figure = [&](ops::DistillationFigure kind) {
+      return row_figures_ + static_cast<std::int64_t>(kind) * chunk_;
+    };
+    ops::distillation(call.stream, {.logits = logits,
+                                    .targets = chunk.targets,
+                                    .soft_cap = soft_cap_,
+                                    .gradient = weight.gradient != nullptr,
+                                    .rule = loss.rule,
+                                    .ranks = loss.ranks,
+                                    .ids = taught.ids + chunk.first * loss.ranks,
+                                    .logprobs = taught.logprobs + chunk.first * loss.ranks,
+                                    .rest = taught.rest + chunk.first,
+                                    .kept = kept_logits_,
+                                    .row_loss = row_loss_,
+                                    .row_divergence = figure(divergence),
+                                    .row_cross_entropy = figure(cross_entropy),
+                                    .row_agreement = figure(agreement)});
+    ops::add_sum(call.stream, row_loss_, rows, losses.loss_sum);
+    for (const ops::DistillationFigure kind : {divergence, cross_entropy, agreement})
+      ops::add_sum(call.stream, figure(kind), rows, taught.figures + static_cast<int>(kind));
+  }
+  if (weight.gradient != nullptr) chunk_gradient(call, weight, chunk, logits);
+}
+
 void Head::sum_answers(const Call& call, const HeadWeight& weight, const ops::Matrix& hidden,
                        const MicroBatch& batch, const LogitsHook& hook, double beyond, double* sums) const {
   each_chunk(hidden, batch, [&](const Chunk& chunk) {
@@ -318,6 +357,9 @@ void Head::loss(const Call& call, const NormInput& stream, const HeadWeight& wei
   const ops::Matrix hidden = pick(call, stream, batch.label_rows, batch.labels);
   if (call.common.options.preference || call.common.options.judgement) {
     loss_of_answers(call, weight, hidden, batch, losses);
+  } else if (call.common.options.teacher_loss) {
+    each_chunk(hidden, batch,
+               [&](const Chunk& chunk) { teach_chunk(call, weight, chunk, batch.taught, losses); });
   } else {
     each_chunk(hidden, batch, [&](const Chunk& chunk) { chunk_loss(call, weight, chunk, losses); });
   }

@@ -116,6 +116,9 @@ class Head {
                    const LogitsHook& hook) const;
   void chunk_loss(const Call& call, const HeadWeight& weight, const Chunk& chunk,
                   const LossOutputs& losses) const;
+  /// Adds the losses of a chunk with a teacher, and its figures to `taught`.
+  void teach_chunk(const Call& call, const HeadWeight& weight, const Chunk& chunk, const Taught& taught,
+                   const LossOutputs& losses) const;
   /// Computes the losses of all label rows, and writes the sums of answers. `beyond`: see AnswerSumsArgs.
   void sum_answers(const Call& call, const HeadWeight& weight, const ops::Matrix& hidden,
                    const MicroBatch& batch, const LogitsHook& hook, double beyond, double* sums) const;
@@ -144,6 +147,8 @@ class Head {
   float* row_hits_ = nullptr;      ///< [chunk]; null: hits are not counted
   double* answer_sums_ = nullptr;  ///< [labels] with losses of answers
   double* slopes_ = nullptr;       ///< likewise
+  float* kept_logits_ = nullptr;   ///< [chunk, TeacherLoss::ranks] with a teacher: scratch
+  float* row_figures_ = nullptr;   ///< [ops::kDistillationFigures, chunk] with a teacher
 };
 
 }  // namespace octet::model
