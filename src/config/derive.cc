@@ -222,6 +222,7 @@ std::vector<std::string> evaluation_figures(const Config& config) {
   if (stage == "dpo" && config.pref_loss == "orpo")
     figures.insert(figures.end(), {"sft_loss", "odds_ratio_loss"});
   if (stage == "kto") figures.emplace_back("kl");
+  if (stage == "kd") figures.insert(figures.end(), {"kd_loss", "ce_loss", "teacher_agreement"});
   if (config.compute_accuracy) figures.emplace_back("accuracy");
   return figures;
 }

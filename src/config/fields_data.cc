@@ -5,8 +5,8 @@ namespace octet::config {
 namespace {
 
 constexpr const char* kOnlyTraining =
-    "use pt (pre-training), sft (supervised fine-tuning), dpo (preferences between two answers), kto (judged "
-    "answers) or rm (a reward model)";
+    "use pt (pre-training), sft (supervised fine-tuning), kd (distillation), dpo (preferences between two "
+    "answers), kto (judged answers) or rm (a reward model)";
 
 void add_model(Table& t) {
   t.group("Model");
@@ -97,9 +97,9 @@ void add_quantisation(Table& t) {
 void add_format(Table& t) {
   t.group("Data");
   t.used("stage", &Config::stage,
-         "sft trains the answers of conversations, pt the whole text, dpo preferences between two answers, "
-         "kto judged answers, rm a reward model on pairs of answers.")
-      .one_of({"sft", "pt", "rm", "ppo", "dpo", "kto"})
+         "sft trains the answers of conversations, pt the whole text, kd answers with a teacher, dpo "
+         "preferences between two answers, kto judged answers, rm a reward model on pairs of answers.")
+      .one_of({"sft", "pt", "rm", "ppo", "dpo", "kto", "kd"})
       .refuse("ppo", kOnlyTraining)
       .decides_numbers();
   t.used("template", &Config::template_name,

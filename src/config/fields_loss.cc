@@ -81,11 +81,51 @@ void add_preferences(Table& t) {
       .decides_numbers();
 }
 
+void add_teacher(Table& t) {
+  t.group("Teacher");
+  t.used(
+       "teacher_logprobs", &Config::teacher_logprobs,
+       "With stage: kd, the HDF5 file of `trainer generate TEACHER --score --logprobs K` for the same data.")
+      .details("Each row of the training and evaluation data has a row of the file with the same tokens.")
+      .decides_numbers();
+  t.used("kd_ratio", &Config::kd_ratio,
+         "With stage: kd, the weight of the divergence from the teacher. Cross-entropy has the weight 1 - "
+         "kd_ratio.")
+      .range(0, 1)
+      .decides_numbers();
+  t.used("kd_temperature", &Config::kd_temperature,
+         "With stage: kd, divides the logits of both models in the divergence. The divergence has no factor "
+         "kd_temperature².")
+      .above(0)
+      .decides_numbers();
+  t.used("kd_beta", &Config::kd_beta,
+         "With stage: kd, 0 is KL(teacher || model), 1 is KL(model || teacher), and numbers between them are "
+         "the generalised Jensen-Shannon divergence.")
+      .range(0, 1)
+      .decides_numbers();
+  t.used("kd_topk", &Config::kd_topk,
+         "With stage: kd, the number of most probable tokens of the teacher that are read at each place.")
+      .at_least(1)
+      .decides_numbers();
+  t.used("kd_rest", &Config::kd_rest,
+         "With stage: kd, the use of the probability of all other tokens. bucket: one more outcome.")
+      .details(
+          "renormalise: both models are renormalised over the listed tokens. zero: bucket without the term "
+          "of the other tokens.")
+      .one_of({"bucket", "renormalise", "zero"})
+      .decides_numbers();
+  t.refused(
+      "teacher_model_name_or_path", Kind::text, {},
+      "a teacher in the same process is not built; score the data with trainer generate TEACHER --score "
+      "--logprobs 64 --out FILE.h5, and set teacher_logprobs");
+}
+
 }  // namespace
 
 void add_loss_fields(Table& table) {
   add_token_losses(table);
   add_preferences(table);
+  add_teacher(table);
 }
 
 }  // namespace octet::config

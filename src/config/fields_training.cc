@@ -230,7 +230,9 @@ void add_saving(Table& t) {
        "The figure of an evaluation that finds the best model; null is loss. The name may begin with eval_.")
       .details(
           "Figures: loss; perplexity with stage: pt; accuracy with compute_accuracy: true; rewards and "
-          "log-probabilities as in the log with stage: dpo, kto and rm.");
+          "log-probabilities as in the log with stage: dpo, kto and rm; kd_loss, ce_loss and "
+          "teacher_agreement "
+          "with stage: kd.");
   t.used("greater_is_better", &Config::greater_is_better,
          "Whether a larger metric_for_best_model is better; null: not if its name ends in loss, and not for "
          "perplexity and kl.");

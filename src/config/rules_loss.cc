@@ -19,6 +19,7 @@ class LossRules : RulesOf {
     if (dpo || kto || rm) preferences();
     if (dpo || kto) references();
     if (rm) rewards();
+    teacher();
     tell_unread({"pref_loss", "dpo_label_smoothing", "simpo_gamma", "ld_alpha"}, dpo, "dpo");
     tell_unread({"kto_chosen_weight", "kto_rejected_weight"}, kto, "kto");
     tell_unread({"pref_beta", "pref_ftx", "ref_model", "precompute_ref_log_probs"}, dpo || kto, "dpo or kto");
@@ -53,7 +54,10 @@ class LossRules : RulesOf {
                                   {"compute_accuracy", c_.compute_accuracy}}) {
       if (!on || c_.stage == "sft" || c_.stage == "pt") continue;
       complain({.what = "'" + said(key) + "' is for the loss of tokens, but stage: " + c_.stage +
-                        " has the loss of " + (c_.stage == "kto" ? "judged answers" : "pairs"),
+                        " has the loss of " +
+                        (c_.stage == "kto"  ? "judged answers"
+                         : c_.stage == "kd" ? "a teacher"
+                                            : "pairs"),
                 .expected = "stage: sft with " + said(key),
                 .where = both(key, "stage"),
                 .fix = "remove " + said(key) + ", or " + set_to("stage", "sft")});
@@ -63,6 +67,46 @@ class LossRules : RulesOf {
     if (c_.compute_accuracy && c_.eval_strategy == "no")
       note("'" + said("compute_accuracy") + "' (" + at("compute_accuracy") +
            ") has no effect without evaluations (eval_strategy: no)");
+  }
+
+  void teacher() {
+    if (c_.stage != "kd") {
+      tell_unread({"kd_ratio", "kd_temperature", "kd_beta", "kd_topk", "kd_rest"}, false, "kd");
+      if (c_.teacher_logprobs) {
+        complain({.what = "'" + said("teacher_logprobs") + "' is read only with stage: kd",
+                  .found = said("stage") + ": " + c_.stage,
+                  .where = both("teacher_logprobs", "stage"),
+                  .fix = set_to("stage", "kd") + ", or remove " + said("teacher_logprobs")});
+      }
+      return;
+    }
+    if (!c_.teacher_logprobs) {
+      complain(
+          {.what = "stage: kd has no teacher",
+           .expected = "teacher_logprobs: FILE",
+           .where = at("stage"),
+           .fix = "score the data with trainer generate TEACHER --score --logprobs 64 --out FILE.h5, and set "
+                  "teacher_logprobs: FILE.h5"});
+    }
+    if (c_.streaming) {
+      complain({.what = "stage: kd compares all rows with the file of the teacher before the first step, but "
+                        "streaming reads them later",
+                .expected = "streaming: false with stage: kd",
+                .where = both("streaming", "stage"),
+                .fix = set_to("streaming", "false")});
+    }
+    if (c_.packing && c_.packing_strategy == "llamafactory") {
+      complain({.what = "the teacher scores each row alone, but LLaMA-Factory's packing joins rows",
+                .expected = "packing_strategy: best_fit with stage: kd",
+                .where = both("packing_strategy", "stage"),
+                .fix = set_to("packing_strategy", "best_fit") + ", or packing: false"});
+    }
+    if (c_.sdc_replay_steps > 0) {
+      complain({.what = "'sdc_replay_steps' cannot replay stage: kd",
+                .expected = "stage: kd without sdc_replay_steps",
+                .where = both("sdc_replay_steps", "stage"),
+                .fix = "remove sdc_replay_steps"});
+    }
   }
 
   bool reads_reference() const {

@@ -95,7 +95,16 @@ Staging::Staging(Arena& arena, const StagingOptions& options)
         arena.reserve_as<std::int32_t>("batch/experts", sets_ * experts_of_set_, MemoryKind::pinned);
   }
   host_losses_ = arena.reserve_as<double>("batch/loss_sum", losses_, MemoryKind::pinned);
-  if (!options.pairs && !options.judged && !options.hits) return;
+  if (options.teacher_ranks > 0) {
+    const std::size_t listed = labels * static_cast<std::size_t>(options.teacher_ranks);
+    teacher_ids_ = arena.reserve_as<std::int32_t>("batch/teacher", listed);
+    teacher_logprobs_ = arena.reserve_as<float>("batch/teacher", listed);
+    teacher_rest_ = arena.reserve_as<float>("batch/teacher", labels);
+    taught_of_set_ = aligned<std::int32_t>(2 * listed + labels);
+    host_taught_ =
+        arena.reserve_as<std::int32_t>("batch/teacher", sets_ * taught_of_set_, MemoryKind::pinned);
+  }
+  if (!options.pairs && !options.judged && !options.hits && options.teacher_ranks == 0) return;
   constexpr std::size_t figures = ops::kPreferenceFigures + 1;
   figures_ = arena.reserve_as<double>("batch/figures", figures);
   host_figures_ = arena.reserve_as<double>("batch/figures", figures, MemoryKind::pinned);
@@ -170,6 +179,7 @@ model::MicroBatch Staging::send(Stream& stream, const HostBatch& batch, std::siz
   if (options_.pairs)
     m.pairs = {.count = batch.pairs, .answers = answers_, .references = references_, .figures = figures_};
   if (options_.judged) m.judged = send_judged(stream, batch, host_set);
+  if (options_.teacher_ranks > 0) m.taught = send_taught(stream, batch, host_set);
   m.labels = static_cast<std::int64_t>(batch.targets.size());
   m.documents = {.cu_seqlens = cu_seqlens_,
                  .host_cu_seqlens = cu_seqlens_of_[host_set].data(),
@@ -233,6 +243,26 @@ model::Judged Staging::send_judged(Stream& stream, const HostBatch& batch, std::
           .references = references_,
           .point = point_,
           .figures = figures_};
+}
+
+model::Taught Staging::send_taught(Stream& stream, const HostBatch& batch, std::size_t host_set) {
+  const std::size_t labels = batch.targets.size();
+  const std::size_t listed = labels * static_cast<std::size_t>(options_.teacher_ranks);
+  check(batch.teacher_ids.size() == listed && batch.teacher_logprobs.size() == listed &&
+            batch.teacher_rest.size() == labels,
+        "the teacher lists tokens for every label row");
+  std::int32_t* host = host_taught_ + host_set * taught_of_set_;
+  const auto copy = [&](void* to, const auto& from) {
+    const std::size_t bytes = from.size() * sizeof(std::int32_t);
+    if (bytes == 0) return;
+    std::memcpy(host, from.data(), bytes);
+    device_.copy_to_device(stream, to, host, bytes);
+    host += from.size();
+  };
+  copy(teacher_ids_, batch.teacher_ids);
+  copy(teacher_logprobs_, batch.teacher_logprobs);
+  copy(teacher_rest_, batch.teacher_rest);
+  return {.ids = teacher_ids_, .logprobs = teacher_logprobs_, .rest = teacher_rest_, .figures = figures_};
 }
 
 void Staging::fetch_references(Stream& stream, std::int64_t answers) {

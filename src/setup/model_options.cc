@@ -149,6 +149,8 @@ runtime::InstanceOptions instance_options(const config::Config& config,
     options.transformer.preference = preference_of(config, config);
   } else if (trains_judged(config)) {
     options.transformer.judgement = judgement_of(config);
+  } else if (has_teacher(config)) {
+    options.transformer.teacher_loss = teacher_loss_of(config);
   } else {
     options.transformer.token_loss = token_loss_of(config);
     options.transformer.counts_hits = config.compute_accuracy;

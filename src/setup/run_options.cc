@@ -106,9 +106,13 @@ bool trains_preferences(const config::TemplateKeys& config) {
   return trains_pairs(config) || trains_judged(config);
 }
 
+bool has_teacher(const config::TemplateKeys& config) {
+  return config.stage == "kd";
+}
+
 void require_no_preferences(const config::TemplateKeys& config, const std::string& command) {
-  if (!trains_preferences(config)) return;
-  throw Error({.what = command + " has no preferences",
+  if (!trains_preferences(config) && !has_teacher(config)) return;
+  throw Error({.what = command + (has_teacher(config) ? " has no teacher" : " has no preferences"),
                .expected = "stage: sft or pt",
                .found = "stage: " + config.stage,
                .where = "configuration key 'stage'",
@@ -161,6 +165,17 @@ ops::JudgementRule judgement_of(const config::PreferenceKeys& config) {
           .desirable = config.kto_chosen_weight,
           .undesirable = config.kto_rejected_weight,
           .supervised = config.pref_ftx};
+}
+
+model::TeacherLoss teacher_loss_of(const config::TeacherKeys& config) {
+  using enum ops::TeacherRest;
+  return {.rule = {.ratio = config.kd_ratio,
+                   .beta = config.kd_beta,
+                   .temperature = config.kd_temperature,
+                   .rest = config.kd_rest == "zero"          ? zero
+                           : config.kd_rest == "renormalise" ? renormalise
+                                                             : bucket},
+          .ranks = config.kd_topk};
 }
 
 data::Answers answers_of(const config::TemplateKeys& config) {

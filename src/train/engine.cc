@@ -1,6 +1,7 @@
 #include "octet/train/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <numeric>
@@ -34,7 +35,8 @@ runtime::StagingOptions staging_options(const runtime::InstanceOptions& options)
           .hits = options.transformer.counts_hits,
           .pairs = options.transformer.preference.has_value(),
           .judged = options.transformer.judgement.has_value(),
-          .routed = routed(options)};
+          .routed = routed(options),
+          .teacher_ranks = options.transformer.teacher_loss ? options.transformer.teacher_loss->ranks : 0};
 }
 
 }  // namespace
@@ -119,6 +121,16 @@ runtime::HostBatch largest_batch(const runtime::InstanceOptions& options) {
   if (core.judgement) {
     batch.judged = batch.documents();
     for (std::int64_t d = 0; d < batch.judged; ++d) batch.desirable.push_back(d % 2 == 0 ? 1 : 0);
+  }
+  if (core.teacher_loss) {
+    const std::int64_t ranks = core.teacher_loss->ranks;
+    for (std::size_t row = 0; row < batch.targets.size(); ++row) {
+      for (std::int64_t k = 0; k < ranks; ++k) {
+        batch.teacher_ids.push_back(static_cast<std::int32_t>(k));
+        batch.teacher_logprobs.push_back(-std::log(static_cast<float>(ranks + 1)));
+      }
+      batch.teacher_rest.push_back(1.0f / static_cast<float>(ranks + 1));
+    }
   }
   return batch;
 }

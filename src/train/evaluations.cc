@@ -88,7 +88,9 @@ void Evaluations::evaluate(double epoch) {
       const std::int64_t item = number * each + job.rank() * micro + i;
       which.push_back(item < items ? item : -1);
     }
-    return feed::make_batch(corpus.evaluation, corpus.evaluation_items, which);
+    runtime::HostBatch batch = feed::make_batch(corpus.evaluation, corpus.evaluation_items, which);
+    if (parts_.teacher) parts_.teacher->add_to(batch);
+    return batch;
   };
   const std::int64_t rounds = (items + each - 1) / each;
   if (setup::trains_judged(run_.config))
@@ -126,6 +128,10 @@ void Evaluations::evaluate(double epoch) {
   if (setup::trains_judged(run_.config)) {
     sums.figures.resize(ops::kPreferenceFigures);
     extra = judgement_fields(sum_of_ranks(job, sums.figures), parts_.engine->reference_point());
+  }
+  if (setup::has_teacher(run_.config)) {
+    sums.figures.resize(ops::kPreferenceFigures);
+    extra = teacher_fields(sum_of_ranks(job, sums.figures), static_cast<double>(terms));
   }
   const double value = figure().value_in(latest_loss_, extra);
   latest_ = {.step = run_.step, .figure = value};

@@ -16,6 +16,7 @@
 #include "octet/feed/corpus.h"
 #include "octet/feed/feed.h"
 #include "octet/feed/routing_file.h"
+#include "octet/feed/teacher_file.h"
 #include "octet/memory_tier/memory_tier.h"
 #include "octet/model/architecture.h"
 #include "octet/optim/schedule.h"
@@ -74,6 +75,7 @@ struct RunParts {
   feed::Corpus corpus;
   std::unique_ptr<feed::Feed> feed;
   std::unique_ptr<feed::RoutingFile> routing;  ///< with moe_routing_file
+  std::unique_ptr<feed::TeacherFile> teacher;  ///< with teacher_logprobs
   std::unique_ptr<optim::Schedule> schedule;
   std::optional<checkpoint::Checkpoint> checkpoint;  ///< the run resumes from it
   std::unique_ptr<Engine> engine;
@@ -81,10 +83,12 @@ struct RunParts {
   std::unique_ptr<report::Reporter> reporter;       ///< on the printing rank
 };
 
-/// Returns the next micro-batch, with the experts of its tokens if they are given (Feed::next).
+/// Returns the next micro-batch (Feed::next), with the experts of its tokens if they are given, and with the
+/// tokens of the teacher.
 inline runtime::HostBatch next_batch(RunParts& parts, bool first_of_step, double* waited) {
   runtime::HostBatch batch = parts.feed->next(first_of_step, waited);
   if (parts.routing) parts.routing->add_to(batch);
+  if (parts.teacher) parts.teacher->add_to(batch);
   return batch;
 }
 

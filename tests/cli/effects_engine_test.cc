@@ -1,5 +1,7 @@
 // Keys of precision, memory, optimizer and communication, seen in the numbers of a small engine, the bytes
 // its ranks send and the memory they hold.
+#include <cmath>
+
 #include "cli/effects.h"
 #include "cli/task.h"
 #include "octet/base/error.h"
@@ -63,6 +65,19 @@ runtime::HostBatch batch_of(int step, int micro_batch, int rank, const config::C
   if (setup::trains_preferences(config)) batch.references = {-45, -73};
   if (setup::trains_pairs(config)) batch.pairs = 1;
   if (setup::trains_judged(config)) batch.judged = 2, batch.desirable = {1, 0};
+  if (setup::has_teacher(config)) {
+    for (std::size_t row = 0; row < batch.targets.size(); ++row) {
+      float rest = 1;
+      for (std::int64_t k = 0; k < config.kd_topk; ++k) {
+        const auto probability = 1.0f / static_cast<float>((k + 2) * (k + 2));
+        batch.teacher_ids.push_back(
+            static_cast<std::int32_t>((37 * static_cast<std::int64_t>(row) + 3 * k) % 256));
+        batch.teacher_logprobs.push_back(std::log(probability));
+        rest -= probability;
+      }
+      batch.teacher_rest.push_back(rest);
+    }
+  }
   return batch;
 }
 
@@ -374,6 +389,7 @@ std::vector<KeyRow> optimizer_rows() {
 
 std::vector<KeyRow> loss_rows() {
   const Keys pairs{{"stage", "dpo"}}, judged{{"stage", "kto"}};
+  const Keys taught{{"stage", "kd"}, {"teacher_logprobs", "scores.h5"}};
   return {
       {"label_smoothing_factor", {}, {{"0.1"}, {"0.5"}}, numbers},
       {"use_dft_loss", {}, {{"true"}}, numbers},
@@ -388,6 +404,12 @@ std::vector<KeyRow> loss_rows() {
       {"ld_alpha", pairs, {{"0"}, {"0.5"}}, numbers},
       {"kto_chosen_weight", judged, {{"0"}, {"1.5"}}, numbers},
       {"kto_rejected_weight", judged, {{"0"}, {"1.5"}}, numbers},
+      {"teacher_logprobs", {{"stage", "kd"}}, {{"scores.h5"}}, numbers},
+      {"kd_ratio", taught, {{"0"}, {"1"}}, numbers},
+      {"kd_temperature", taught, {{"0.5"}, {"2"}}, numbers},
+      {"kd_beta", taught, {{"0.5"}, {"1"}}, numbers},
+      {"kd_topk", taught, {{"8"}, {"1"}}, numbers},
+      {"kd_rest", taught, {{"renormalise"}, {"zero"}}, numbers},
   };
 }
 

@@ -23,6 +23,8 @@ constexpr Mended kMended[] = {
       {"tokens_and_pairs", "", "BASEstage: sft\nuse_dft_loss: true\n"},
       {"two_token_losses", "", "BASEuse_dft_loss: true\n"},
       {"stage_ppo", "", "BASEstage: sft\n"},
+      {"teacher_without_kd", "", "BASE"},
+      {"smoothing_with_a_teacher", "", "BASElabel_smoothing_factor: 0.1\n"},
       {"stage_unknown", "", "BASEstage: sft\n"},
       {"adapters_of_another_kind", "", "BASEfinetuning_type: lora\n"},
       {"optimizer_sgd", "", "BASEoptim_dtype: bf16\n"},
@@ -239,7 +241,13 @@ constexpr Mended kMended[] = {
 // Rows with a fix that a test cannot apply: it needs another file to fetch, a checkpoint, trained weights,
 // hosts, or a table of columns. Also rows with numbers that wrong_input_test.cc checks.
 constexpr std::string_view kElsewhere[] = {
-    // The rows of the first four would have to be pairs or judged answers (preferences_test.cc,
+    // The first five rows need the scores of a teacher (teachers_test.cc).
+    "kd_without_teacher",
+    "teacher_in_the_process",
+    "streamed_teacher",
+    "teacher_of_joined_rows",
+    "replayed_teacher",
+    // The rows of the next four would have to be pairs or judged answers (preferences_test.cc,
     // judgements_test.cc).
     "smoothing_of_hinge",
     "adapters_off_without_adapters",

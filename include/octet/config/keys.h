@@ -81,6 +81,16 @@ struct PreferenceKeys {
   std::optional<bool> precompute_ref_log_probs;
 };
 
+/// The distributions of a teacher: stage: kd.
+struct TeacherKeys {
+  std::optional<std::string> teacher_logprobs;
+  double kd_ratio = 0.5;
+  double kd_temperature = 1;
+  double kd_beta = 0;
+  std::int64_t kd_topk = 64;
+  std::string kd_rest = "bucket";
+};
+
 /// Conversations as tokens and labels.
 struct TemplateKeys {
   std::string stage = "sft";

@@ -34,6 +34,10 @@ struct HostBatch {
   std::shared_ptr<const HostBatch> mismatched;
   /// Log-probabilities of the answers of pairs, or of judged answers, for the reference; empty: not known.
   std::vector<double> references;
+  /// With a teacher, for each label row: its listed tokens, their log-probabilities, and the probability of
+  /// all other tokens (ops::DistillationArgs).
+  std::vector<std::int32_t> teacher_ids;
+  std::vector<float> teacher_logprobs, teacher_rest;
   std::int64_t max_length = 0;  ///< of a document
   std::int64_t tokens() const { return static_cast<std::int64_t>(ids.size()); }
   std::int64_t documents() const { return static_cast<std::int64_t>(cu_seqlens.size()) - 1; }
@@ -79,6 +83,7 @@ struct StagingOptions {
     std::size_t each_token() const { return static_cast<std::size_t>(blocks * taken); }
   };
   Routed routed = {};
+  std::int64_t teacher_ranks = 0;  ///< tokens that a teacher lists for each label row; 0: no teacher
 };
 
 /// Buffers between host and device. One set on the device suffices, because copies and kernels share a
@@ -103,8 +108,8 @@ class Staging {
   /// Enqueue the zeroing of hits and figures of pairs, and their copy to the host.
   void clear_figures(Stream& stream);
   void fetch_figures(Stream& stream);
-  /// Valid after the stream is synchronised: hits, and figures in the order of ops::PreferenceFigure, or of
-  /// ops::JudgementFigure.
+  /// Valid after the stream is synchronised: hits, and figures in the order of ops::PreferenceFigure,
+  /// ops::JudgementFigure or ops::DistillationFigure.
   double host_hits() const { return host_figures_ == nullptr ? 0.0 : host_figures_[ops::kPreferenceFigures]; }
   std::span<const double> host_figures() const {
     return {host_figures_, host_figures_ == nullptr ? 0u : ops::kPreferenceFigures};
@@ -141,6 +146,7 @@ class Staging {
   /// Copies the first label rows of answers, and their references.
   void send_answers(Stream& stream, const HostBatch& batch, std::size_t host_set);
   model::Judged send_judged(Stream& stream, const HostBatch& batch, std::size_t host_set);
+  model::Taught send_taught(Stream& stream, const HostBatch& batch, std::size_t host_set);
 
   Device& device_;
   StagingOptions options_;
@@ -168,6 +174,10 @@ class Staging {
   std::int32_t *desirable_ = nullptr, *host_desirable_ = nullptr;
   double *scores_ = nullptr, *host_scores_ = nullptr;
   double *point_ = nullptr, *host_point_ = nullptr;
+  // Null without a teacher. On the host, one block has ids, log-probabilities and rests.
+  std::int32_t *teacher_ids_ = nullptr, *host_taught_ = nullptr;
+  float *teacher_logprobs_ = nullptr, *teacher_rest_ = nullptr;
+  std::size_t taught_of_set_ = 0;
   std::uint64_t noise_ = 0;
   std::size_t losses_ = 1;
   double* loss_sum_ = nullptr;

@@ -60,7 +60,10 @@ bool trains_rewards(const config::TemplateKeys& config);
 bool trains_judged(const config::TemplateKeys& config);
 /// stage: dpo, rm and kto.
 bool trains_preferences(const config::TemplateKeys& config);
-/// Throws Error (usage) for a stage that trains preferences. `command` runs batches without them.
+/// stage: kd. Tokens are trained with the distributions of a teacher.
+bool has_teacher(const config::TemplateKeys& config);
+/// Throws Error (usage) for a stage that trains preferences or has a teacher. `command` runs batches without
+/// them.
 void require_no_preferences(const config::TemplateKeys& config, const std::string& command);
 /// With preferences: whether the loss reads log-probabilities of a reference.
 bool reads_references(const config::TemplateKeys& stage, const config::PreferenceKeys& config);
@@ -79,6 +82,8 @@ bool leaves_recompute_open(const config::MemoryKeys& config);
 model::TokenLoss token_loss_of(const config::TokenLossKeys& config);
 /// The loss of pairs (pref_loss and its parameters, or the loss of a reward model).
 ops::PreferenceRule preference_of(const config::TemplateKeys& stage, const config::PreferenceKeys& config);
+/// The loss of tokens with a teacher (stage: kd).
+model::TeacherLoss teacher_loss_of(const config::TeacherKeys& config);
 /// The loss of judged answers (stage: kto).
 ops::JudgementRule judgement_of(const config::PreferenceKeys& config);
 /// The answers of the rows of the stage.

@@ -32,7 +32,8 @@ struct RankLoss {
 struct EvaluationSums {
   double hits = 0;          ///< with TransformerOptions::counts_hits
   std::int64_t labels = 0;  ///< label tokens
-  /// Figures of pairs (ops::PreferenceFigure), or of judged answers (ops::JudgementFigure).
+  /// Figures of pairs (ops::PreferenceFigure), of judged answers (ops::JudgementFigure), or of a teacher
+  /// (ops::DistillationFigure).
   std::vector<double> figures = {};
 };
 
@@ -96,7 +97,8 @@ class Engine {
   double reference_point() const { return reference_point_; }
 
   /// Returns the figures of this rank's pairs in the last finished step, in the order of
-  /// ops::PreferenceFigure, or of judged answers in the order of ops::JudgementFigure.
+  /// ops::PreferenceFigure, of judged answers in the order of ops::JudgementFigure, or of label rows with a
+  /// teacher in the order of ops::DistillationFigure.
   std::span<const double> own_figures() const { return staging_.host_figures(); }
 
   /// Computes the loss without gradients. Adds the sum of losses and the number of its terms (label tokens,

@@ -13,6 +13,10 @@ constexpr const char* kNoUpload = "nothing is uploaded";
 constexpr const char* kConfigJson = "change the model's config.json";
 constexpr const char* kSupervised =
     "use rl: dpo, ipo, orpo, simpo or kto for preferences; other methods are not built";
+constexpr const char* kTeacher =
+    "axolotl multiplies the divergence by kd_temperature² and adds two weights; write stage: kd with "
+    "kd_ratio "
+    "and teacher_logprobs";
 constexpr const char* kAttention = "attention is always fused";
 constexpr const char* kRecomputed =
     "gradient_checkpointing computes activations again, and none is moved to host memory";
@@ -392,6 +396,12 @@ constexpr Entry kAxolotlKeys[] = {
     {"rpo_alpha", Action::refuse, kSupervised},
     {"orpo_alpha", Action::map, "pref_beta"},
     {"cpo_alpha", Action::refuse, kSupervised},
+    {"kd_trainer", Action::refuse, kTeacher},
+    {"kd_ce_alpha", Action::refuse, kTeacher},
+    {"kd_alpha", Action::refuse, kTeacher},
+    {"kd_zscore_base_temp", Action::refuse, kTeacher},
+    {"kd_top_k_before_softmax", Action::refuse, kTeacher},
+    {"kd_online_server_base_url", Action::refuse, kTeacher},
     {"kto_desirable_weight", Action::map, "kto_chosen_weight"},
     {"kto_undesirable_weight", Action::map, "kto_rejected_weight"},
     {"rl_beta", Action::map, "pref_beta"},

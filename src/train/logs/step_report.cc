@@ -125,6 +125,17 @@ std::vector<std::pair<std::string, double>> preference_fields(const std::vector<
   return fields;
 }
 
+std::vector<std::pair<std::string, double>> teacher_fields(const std::vector<double>& sums, double labels) {
+  using enum ops::DistillationFigure;
+  const auto mean = [&](ops::DistillationFigure figure) {
+    return sums.at(static_cast<std::size_t>(figure)) / labels;
+  };
+  if (labels == 0) return {};
+  return {{"kd_loss", mean(divergence)},
+          {"ce_loss", mean(cross_entropy)},
+          {"teacher_agreement", mean(agreement)}};
+}
+
 std::vector<std::pair<std::string, double>> judgement_fields(const std::vector<double>& sums, double point) {
   using enum ops::JudgementFigure;
   const auto sum = [&](ops::JudgementFigure figure) { return sums.at(static_cast<std::size_t>(figure)); };
@@ -333,6 +344,17 @@ void StepReport::add_answers(report::StepFacts& facts) {
                        : preference_fields(sums, setup::preference_of(run_.config, run_.config));
 }
 
+void StepReport::add_taught(report::StepFacts& facts) {
+  // The number of label rows follows the figures.
+  own_figures_.resize(ops::kDistillationFigures + 1);
+  for (std::size_t i = 0; i < ops::kDistillationFigures; ++i)
+    own_figures_[i] += parts_.engine->own_figures()[i];
+  own_figures_.back() += static_cast<double>(parts_.engine->own_loss().label_tokens);
+  if (!logs_at(run_.step)) return;
+  const std::vector<double> sums = sum_of_ranks(run_.job, std::exchange(own_figures_, {}));
+  facts.extra = teacher_fields(sums, sums.back());
+}
+
 void StepReport::report(const StepOutcome& outcome) {
   comm::Job& job = run_.job;
   Engine& engine = *parts_.engine;
@@ -342,6 +364,7 @@ void StepReport::report(const StepOutcome& outcome) {
   report::StepFacts facts;
   facts.label_tokens = outcome.result.label_tokens;
   if (setup::trains_preferences(run_.config)) add_answers(facts);
+  if (setup::has_teacher(run_.config)) add_taught(facts);
   if (logs_at(run_.step)) {
     const AllFacts all =
         exchange_facts(job, {.loss = std::exchange(own_loss_, {}).mean(),

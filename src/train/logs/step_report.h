@@ -57,6 +57,10 @@ class IdleExperts {
 /// Returns the sums of the values of all ranks, in the order of ranks. Collective.
 std::vector<double> sum_of_ranks(comm::Channel& channel, const std::vector<double>& own);
 
+/// Returns the fields of a log row from sums over `labels` label rows, in the order of
+/// ops::DistillationFigure. Empty without label rows.
+std::vector<std::pair<std::string, double>> teacher_fields(const std::vector<double>& sums, double labels);
+
 /// Returns the fields of a log row, with LLaMA-Factory's names ("rewards/chosen"), from sums in the order of
 /// ops::PreferenceFigure. Empty without pairs.
 std::vector<std::pair<std::string, double>> preference_fields(const std::vector<double>& sums,
@@ -176,12 +180,14 @@ class StepReport {
   bool watches_casts() const;
   /// Adds the figures of answers of this rank. In a logged step, sets their fields. Collective.
   void add_answers(report::StepFacts& facts);
+  /// Adds the figures of the label rows of this rank with a teacher, likewise.
+  void add_taught(report::StepFacts& facts);
 
   RunContext& run_;
   RunParts& parts_;
   const StepGuard& guard_;
   OwnLoss own_loss_;                 ///< since the last log row
-  std::vector<double> own_figures_;  ///< of answers, since the last log row
+  std::vector<double> own_figures_;  ///< of answers or a teacher, since the last log row
   std::vector<double> points_;       ///< reference points, likewise
   IdleExperts idle_experts_;
 };

@@ -7,6 +7,7 @@
 
 #include "faults/finite_weights.h"
 #include "octet/base/error.h"
+#include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/model_file.h"
@@ -95,11 +96,31 @@ void RunStart::open(checkpoint::Checkpoint&& checkpoint) {
 
 void RunStart::read_data() {
   parts_.corpus = feed::build_corpus(run_.session, run_.config, *parts_.encoder);
+  read_teacher();
   if (!run_.config.moe_routing_file) return;
   run_.job.together([&] {
     parts_.routing = std::make_unique<feed::RoutingFile>(*run_.config.moe_routing_file,
                                                          runtime::routers_of(parts_.architecture));
     parts_.routing->require(parts_.corpus.training);
+  });
+}
+
+void RunStart::read_teacher() {
+  if (!run_.config.teacher_logprobs) return;
+  run_.job.together([&] {
+    parts_.teacher = std::make_unique<feed::TeacherFile>(
+        *run_.config.teacher_logprobs,
+        feed::TeacherUse{.vocabulary = parts_.architecture.vocabulary, .ranks = run_.config.kd_topk});
+    parts_.teacher->require(parts_.corpus.training);
+    parts_.teacher->require(parts_.corpus.evaluation);
+    // Training adds tokens of the template to the file of a finished model, so another file is no error.
+    const std::string file = run_.config.model_name_or_path + "/tokenizer.json";
+    const std::string of_teacher = parts_.teacher->tokenizer();
+    if (!run_.prints() || of_teacher.empty() || !path_exists(file)) return;
+    if (hash128_hex(read_file(file)) != of_teacher)
+      log::info(
+          "teacher_logprobs: tokenizer.json of the teacher is another file than that of the model; the "
+          "tokens of all rows are equal");
   });
 }
 

@@ -48,6 +48,8 @@ class RunStart {
   const OnDisk& on_disk() const { return on_disk_; }
 
  private:
+  /// Reads the file of the teacher, with stage: kd. Collective.
+  void read_teacher();
   void open(const std::string& path);
   /// Resumes from an open checkpoint.
   void open(checkpoint::Checkpoint&& checkpoint);
