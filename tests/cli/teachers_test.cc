@@ -106,7 +106,7 @@ TEST_F(Teachers, AreEvaluatedAndTrainInBf16AndFp8) {
   }
 }
 
-TEST_F(Teachers, OfOtherDataAreRefused) {
+TEST_F(Teachers, OfOtherDataAndOtherVocabulariesAreRefused) {
   const auto refused = [&](const std::string& more, const std::string& part, int code = 64) {
     const Outcome outcome = trainer(train("refused", more), 2);
     EXPECT_EQ(outcome.code, code) << outcome.both();
@@ -117,6 +117,23 @@ TEST_F(Teachers, OfOtherDataAreRefused) {
   refused("kd_topk=9", "the teacher lists fewer tokens than kd_topk");
   refused("teacher_logprobs=" + Task::get().data(), "HDF5");
   refused("teacher_logprobs=" + (folder_ / "none.h5"), "none.h5");
+  const std::string other = folder_ / "other";
+  std::filesystem::copy(Task::get().model(), other);
+  Json tokenizer = parse_json(slurp(other + "/tokenizer.json"), "tokenizer.json");
+  // Words exchange their tokens.
+  Json* before = nullptr;
+  Json& vocabulary = tokenizer["model"]["vocab"];
+  for (auto word = vocabulary.begin(); word != vocabulary.end(); ++word) {
+    if (word.key().starts_with("<")) continue;
+    if (before != nullptr) std::swap(*before, word.value());
+    before = before == nullptr ? &word.value() : nullptr;
+  }
+  spill(other + "/tokenizer.json", tokenizer.dump());
+  refused("model_name_or_path=" + other, "has no row in the file of the teacher");
+  Json model = parse_json(slurp(Task::get().model() + "/config.json"), "config.json");
+  model["vocab_size"] = model["vocab_size"].get<int>() + 8;
+  spill(other + "/config.json", model.dump());
+  refused("model_name_or_path=" + other, "another vocabulary");
 }
 
 }  // namespace
