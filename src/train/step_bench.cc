@@ -62,15 +62,32 @@ std::string kind_of(const std::string& name) {
     const char* part;
     const char* kind;
   };
-  static constexpr Rule rules[] = {
-      {"optimizer/", "optimizer"},        {"attention_backward", "attention backward"},
-      {"attention", "attention forward"}, {"rms_norm", "norms"},
-      {"rope", "rotary embedding"},       {"gated_activation", "activation"},
-      {"embedding", "embedding"},         {"quantize", "quantisation"},
-      {"transpose", "quantisation"},      {"amax", "quantisation"},
-      {"_scale", "quantisation"},         {"product", nullptr},
-      {"head/", "head: loss and rows"},   {"bias_backward", "bias gradients"},
-      {"experts/", "routing of tokens"},  {"router/", "routing of tokens"}};
+  static constexpr Rule rules[] = {{"optimizer/", "optimizer"},
+                                   {"delta_rule_backward", "delta rule backward"},
+                                   {"delta_rule", "delta rule forward"},
+                                   {"delta_inputs", "delta rule inputs"},
+                                   {"gated_norm", "norms"},
+                                   {"output_gate", "output gates"},
+                                   {"latent_heads", "latent heads"},
+                                   {"head_values", "latent heads"},
+                                   {"attention_backward", "attention backward"},
+                                   {"attention", "attention forward"},
+                                   {"rms_norm", "norms"},
+                                   {"layer_norm", "norms"},
+                                   {"rope", "rotary embedding"},
+                                   {"activation", "activation"},
+                                   {"embedding", "embedding"},
+                                   {"quantize", "quantisation"},
+                                   {"transpose", "quantisation"},
+                                   {"nf4_", "quantisation"},
+                                   {"dropout", "dropout"},
+                                   {"amax", "quantisation"},
+                                   {"_scale", "quantisation"},
+                                   {"product", nullptr},
+                                   {"head/", "head: loss and rows"},
+                                   {"bias_backward", "bias gradients"},
+                                   {"experts/", "routing of tokens"},
+                                   {"router/", "routing of tokens"}};
   const std::string again = name.starts_with("recompute/") ? "recompute: " : "";
   for (const Rule& rule : rules) {
     if (name.find(rule.part) == std::string::npos) continue;

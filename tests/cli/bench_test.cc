@@ -117,6 +117,21 @@ TEST(Bench, AProfileAccountsForTheWholeStep) {
   EXPECT_FALSE(bench("tiny").contains("profile"));
 }
 
+TEST(Bench, AProfileNamesTheOpsOfEachFamily) {
+  const std::map<std::string, std::vector<const char*>> expected{
+      {"qwen3-5", {"delta rule forward", "delta rule backward", "delta rule inputs", "output gates"}},
+      {"deepseek-v3", {"latent heads"}},
+      {"cohere2", {"norms"}},
+      {"apertus", {"activation"}}};
+  for (const auto& [family, kinds] : expected) {
+    const Json r = bench(std::string(OCTET_SOURCE_DIR) + "/tests/golden/models/" + family +
+                         " profile=true cutoff_len=16 per_device_train_batch_size=1");
+    std::map<std::string, double> calls;
+    for (const Json& row : r["profile"]) calls[row["kind"].get<std::string>()] = row["calls"].get<double>();
+    for (const char* kind : kinds) EXPECT_GT(calls[kind], 0) << family << ": " << kind;
+  }
+}
+
 TEST(Bench, PrintsATableAndRefusesWhatItDoesNotKnow) {
   const Outcome run = trainer("bench tiny steps=1 warmup=0 cutoff_len=16 device=cpu");
   EXPECT_EQ(run.code, 0) << run.both();
