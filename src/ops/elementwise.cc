@@ -36,6 +36,13 @@ void fill(Stream& stream, float* x, float value, std::int64_t count) {
   OCTET_DISPATCH(stream, fill, args);
 }
 
+void scale_by(Stream& stream, const Matrix& x, const float* factor) {
+  check(is_matrix(x) && x.ld == x.cols, "scale_by: x must be a dense [rows, cols] T");
+  check(factor != nullptr, "scale_by: factor is missing");
+  const ScaleByArgs args{x.data, x.dtype, factor, x.rows * x.cols};
+  OCTET_DISPATCH(stream, scale_by, args);
+}
+
 void random_normal(Stream& stream, const RandomNormalArgs& args) {
   check(args.dtype == DType::f32 || args.dtype == DType::bf16, "random_normal: out must be f32 or bf16");
   check(args.count >= 0 && (args.count == 0 || args.out), "random_normal: out is missing");

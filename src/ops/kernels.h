@@ -85,6 +85,12 @@ struct FillArgs {
   float value = 0;
   std::int64_t count = 0;
 };
+struct ScaleByArgs {
+  void* x = nullptr;
+  DType dtype = DType::f32;
+  const float* factor = nullptr;
+  std::int64_t count = 0;
+};
 struct FinishNormArgs {
   const std::int64_t* limbs = nullptr;
   StepScalars* scalars = nullptr;
@@ -191,6 +197,7 @@ inline QuantizeArgs matrix_of(const QuantizeEachArgs& a, std::int64_t i) {
   OP(convert, ConvertArgs)                                   \
   OP(add, AddArgs)                                           \
   OP(fill, FillArgs)                                         \
+  OP(scale_by, ScaleByArgs)                                  \
   OP(encode_values, EncodeArgs)                              \
   OP(decode_values, DecodeArgs)                              \
   OP(sum_parts, SumPartsWork)                                \

@@ -366,6 +366,11 @@ TEST(Elementwise, ConversionsAddsAndFillsGiveTheSameBits) {
           add(s, b, DType::f32, a, n);
           add(s, narrow, DType::bf16, a, n);
           s.out("added", a, n, DType::f32);
+          auto* factor = s.put(std::vector<float>{0.3f});
+          scale_by(s, {.data = a, .dtype = DType::f32, .rows = 1, .cols = n, .ld = n}, factor);
+          scale_by(s, {.data = narrow, .dtype = DType::bf16, .rows = 1, .cols = n, .ld = n}, factor);
+          s.out("scaled", a, n, DType::f32);
+          s.out("scaled narrow", reinterpret_cast<const std::uint8_t*>(narrow), 2 * n, DType::u8);
           fill(s, b, 2.5f, n - 1);
           s.out("filled", b, n, DType::f32);
         },

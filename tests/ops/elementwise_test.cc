@@ -81,5 +81,30 @@ TEST(Elementwise, WrongArgumentsAreRefused) {
   EXPECT_THROW(add(stream, x, DType::f16, x, 1), std::logic_error);
 }
 
+TEST(ScaleBy, IsOneRoundedProductOfEachElement) {
+  const float factor = 0.3f;
+  CpuStream stream;
+  for (const std::int64_t cols : {1, 7, 300}) {
+    std::vector<float> wide = random_floats(3 * cols, 1), expected = wide;
+    std::vector<std::uint16_t> narrow, expected_narrow;
+    for (float& x : expected) {
+      narrow.push_back(to_bf16(x));
+      expected_narrow.push_back(to_bf16(from_bf16(narrow.back()) * factor));
+      x *= factor;
+    }
+    scale_by(stream, {.data = wide.data(), .dtype = DType::f32, .rows = 3, .cols = cols, .ld = cols},
+             &factor);
+    scale_by(stream, {.data = narrow.data(), .dtype = DType::bf16, .rows = 3, .cols = cols, .ld = cols},
+             &factor);
+    EXPECT_EQ(wide, expected);
+    EXPECT_EQ(narrow, expected_narrow);
+  }
+  float x[4] = {};
+  const Matrix strided{.data = x, .dtype = DType::f32, .rows = 2, .cols = 1, .ld = 2};
+  EXPECT_THROW(scale_by(stream, strided, &factor), std::logic_error);
+  EXPECT_THROW(scale_by(stream, {.data = x, .dtype = DType::f32, .rows = 1, .cols = 4, .ld = 4}, nullptr),
+               std::logic_error);
+}
+
 }  // namespace
 }  // namespace octet::ops::elementwise_test

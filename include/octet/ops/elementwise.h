@@ -17,6 +17,10 @@ void add(Stream& stream, const void* from, DType from_dtype, float* to, std::int
 /// x[i] = value.
 void fill(Stream& stream, float* x, float value, std::int64_t count);
 
+/// x[i] *= *factor in fp32, rounded once. `x`: [rows, cols] f32 or bf16, dense. `factor`: one f32 in device
+/// memory.
+void scale_by(Stream& stream, const Matrix& x, const float* factor);
+
 /// out[i] = deviation * normal(seed, RandomUse::init, first + i) (base/random.h). The value of an element
 /// does not depend on the rank that computes it, or on the split into pieces. The CPU gives the bits of that
 /// function. A GPU uses its own logarithm and cosine, so about one element in some thousands is the

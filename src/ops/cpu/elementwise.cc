@@ -63,6 +63,11 @@ OCTET_SIMD void add_range(const T* __restrict from, float* __restrict to, std::i
   for (std::int64_t i = 0; i < n; ++i) to[i] += simd::load(from[i]);
 }
 
+template <typename T>
+OCTET_SIMD void scale_range(T* x, float factor, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) simd::store(x[i], simd::load(x[i]) * factor);
+}
+
 template <typename F>
 void with_float_type(DType dtype, F f) {
   if (dtype == DType::f16) {
@@ -103,6 +108,14 @@ void add(const AddArgs& a) {
 void fill(const FillArgs& a) {
   simd::parallel_rows(
       a.count, 1, [&](std::int64_t begin, std::int64_t end) { std::fill(a.x + begin, a.x + end, a.value); });
+}
+
+void scale_by(const ScaleByArgs& a) {
+  with_type(a.dtype, [&](auto type) {
+    simd::parallel_rows(a.count, 1, [&](std::int64_t begin, std::int64_t end) {
+      scale_range(static_cast<decltype(type)*>(a.x) + begin, *a.factor, end - begin);
+    });
+  });
 }
 
 void random_normal(const RandomNormalArgs& a) {

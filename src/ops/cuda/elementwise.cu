@@ -60,6 +60,20 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(FillArgs a, bool vector)
   each_pack(a.count, [&](std::int64_t i, int n) { store_pack(a.x + i, x, n, vector && n == kPack); });
 }
 
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    scale_kernel(T* data, const float* factor, std::int64_t count, bool vector) {
+  const float by = *factor;
+  each_pack(count, [&](std::int64_t i, int n) {
+    const bool whole = vector && n == kPack;
+    float x[kPack];
+    load_pack(data + i, x, n, whole);
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) x[j] *= by;
+    store_pack(data + i, x, n, whole);
+  });
+}
+
 bool aligned(const void* x) {
   return reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
 }
@@ -111,6 +125,16 @@ void fill(Stream& stream, const FillArgs& a) {
   if (a.count == 0) return;
   fill_kernel<<<grid_for(stream, a.count), kThreads, 0, octet::cuda::native(stream)>>>(a, aligned(a.x));
   octet::cuda::check_launch("fill");
+}
+
+void scale_by(Stream& stream, const ScaleByArgs& a) {
+  if (a.count == 0) return;
+  with_type(a.dtype, [&](auto type) {
+    using T = decltype(type);
+    scale_kernel<T><<<grid_for(stream, a.count), kThreads, 0, octet::cuda::native(stream)>>>(
+        static_cast<T*>(a.x), a.factor, a.count, aligned(a.x));
+  });
+  octet::cuda::check_launch("scale_by");
 }
 
 namespace {
