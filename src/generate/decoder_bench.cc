@@ -175,15 +175,16 @@ double step_state_bytes(const model::Architecture& a) {
 
 double step_cache_bytes(const DecoderOptions& options, std::int64_t before) {
   const model::Architecture& a = options.architecture;
-  std::int64_t seen = 0;
+  const auto element = static_cast<std::int64_t>(size_of(options.recipe.compute));
+  std::int64_t bytes = 0;
   for (std::int64_t layer = a.share.first_block(a.layers); layer < a.share.last_block(a.layers); ++layer) {
     if (a.block(layer).delta_rule) continue;
     const std::int64_t window = a.block(layer).window;
-    seen += window > 0 ? std::min(window, before + 1) : before + 1;
+    const std::int64_t seen = window > 0 ? std::min(window, before + 1) : before + 1;
+    const ops::Heads heads = model::heads_of_share(a, layer);
+    bytes += seen * heads.kv_heads * (options.fp8_cache ? heads.head_dim + 4 : heads.head_dim * element);
   }
-  const auto element = static_cast<std::int64_t>(size_of(options.recipe.compute));
-  const std::int64_t head = options.fp8_cache ? a.heads.head_dim + 4 : a.heads.head_dim * element;
-  return 2 * static_cast<double>(seen * model::heads_of_share(a).kv_heads * head) + step_state_bytes(a);
+  return 2 * static_cast<double>(bytes) + step_state_bytes(a);
 }
 
 }  // namespace octet::generate

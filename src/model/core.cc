@@ -1,11 +1,13 @@
 #include "core.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 
 #include "layers/rotary_tables.h"
 #include "octet/base/error.h"
 #include "octet/device/profile.h"
+#include "octet/ops/elementwise.h"
 #include "octet/ops/embedding_noise.h"
 #include "octet/ops/quantize.h"
 #include "octet/ops/routing.h"
@@ -61,8 +63,19 @@ void Transformer::Impl::reserve(Arena& arena) {
   if (has_head()) need(layers_.head().workspace(device, common_));
   if (has_embedding() && options.training) need(layers_.embedding().workspace(device, common_));
   common_.scratch.workspace = {.data = arena.reserve("workspace", bytes), .bytes = bytes};
+  if (architecture_.value_norm) reserve_ones(arena);
   common_.ropes = make_rotary_tables(arena, architecture_,
                                      options.max_positions == 0 ? options.max_length : options.max_positions);
+}
+
+void Transformer::Impl::reserve_ones(Arena& arena) {
+  std::int64_t count = 0;
+  for (int layer = range_.first; layer < range_.last; ++layer)
+    count = std::max(count, architecture_.heads_of(layer).qkv_width());
+  common_.ones = arena.reserve_as<float>("norms without weights", static_cast<std::size_t>(count));
+  const std::unique_ptr<Stream> stream = arena.device().make_stream({.name = "norms without weights"});
+  ops::fill(*stream, common_.ones, 1.0f, count);
+  stream->synchronize();
 }
 
 void Transformer::Impl::reserve_router_sums(Arena& arena) {

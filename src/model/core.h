@@ -58,6 +58,8 @@ class Transformer::Impl {
   Passing training_pass(ParameterSource& source, Stream& stream, const MicroBatch& batch) const;
 
   void reserve(Arena& arena);
+  /// Reserves Common::ones.
+  void reserve_ones(Arena& arena);
   void reserve_router_sums(Arena& arena);
   /// Zeroes the sums of routers before a micro-batch.
   void clear_router_sums(Stream& stream);

@@ -201,12 +201,17 @@ double flops_per_token(const Architecture& architecture, double length) {
         gemms += taken * (segment.trainable ? 6.0 : frozen) * static_cast<double>(t.count());
     }
     if (g == 0 || g + 1 == layout.groups.size()) continue;
-    const bool delta_rule = a.block(static_cast<std::int64_t>(g) - 1).delta_rule;
-    (delta_rule ? states : attention) += passes_back ? 6.0 : 2.0;
+    const std::int64_t layer = static_cast<std::int64_t>(g) - 1;
+    const double passes = passes_back ? 6.0 : 2.0;
+    if (a.block(layer).delta_rule) {
+      states += passes;
+    } else {
+      const std::int64_t queries = a.heads.q_heads * a.heads_of(layer).head_dim;
+      attention += passes * static_cast<double>(queries + (a.has_latents() ? a.attended_width() : queries));
+    }
   }
   const double state = 3 * static_cast<double>(a.delta.heads.values() * a.delta.heads.key_dim);
-  const auto widths = static_cast<double>(a.q_width() + a.attended_width());
-  return gemms + attention * length * widths / 2 + states * state;
+  return gemms + attention * length / 2 + states * state;
 }
 
 }  // namespace octet::model

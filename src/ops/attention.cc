@@ -99,6 +99,7 @@ std::size_t attention_workspace(const Device& device, const Heads& heads, DType 
     return cpu::attention_workspace(heads, max_length < tokens ? max_length : tokens);
   };
   if (device.stands_for() != DeviceKind::cuda) return here();
+  cuda::check_head_dim(heads);
   std::size_t there = cuda::attention_workspace(heads, dtype, tokens);
   if (fixed_order) there = std::max(there, cuda::attention_in_order_workspace(tokens));
   return device.kind() == DeviceKind::cpu ? std::max(there, here()) : there;
@@ -110,6 +111,7 @@ std::size_t cached_attention_workspace(const Device& device, const Heads& heads,
   check(tokens >= 0 && capacity > 0, "attention: there are tokens, and a cache");
   const std::size_t here = fixed_order ? cpu::cached_attention_workspace(heads, capacity) : 0;
   if (device.stands_for() != DeviceKind::cuda) return here;
+  cuda::check_head_dim(heads);
   const std::size_t there = fixed_order ? 0 : cuda::cached_attention_workspace(heads, tokens, capacity);
   return device.kind() == DeviceKind::cpu ? std::max(there, here) : there;
 }

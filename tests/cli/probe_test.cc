@@ -331,8 +331,8 @@ TEST(ProbeBatch, WithTokensThatTheModelDoesNotHaveIsRefused) {
 
 // A model of each kind of tensor names and blocks.
 const std::vector<std::string> kSomeModels = {
-    "llama3-tied", "qwen2",   "gemma3",  "qwen3-moe-trained", "mixtral", "glm4-moe",          "glm4",
-    "starcoder2",  "cohere2", "apertus", "qwen3-next",        "qwen3-5", "deepseek-v3-groups"};
+    "llama3-tied", "qwen2",   "gemma3",  "qwen3-moe-trained", "mixtral", "glm4-moe",           "glm4",
+    "starcoder2",  "cohere2", "apertus", "qwen3-next",        "qwen3-5", "deepseek-v3-groups", "gemma4"};
 
 std::vector<Case> cases_of(const std::vector<std::string>& models, bool whole) {
   std::vector<Case> cases;

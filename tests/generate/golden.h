@@ -57,7 +57,9 @@ inline std::vector<std::string> golden_models() {
           "deepseek-v3",
           "deepseek-v3-groups",
           "deepseek-v2",
-          "glm4-moe-lite"};
+          "glm4-moe-lite",
+          "gemma4",
+          "gemma4-values"};
 }
 
 /// Returns the name as a part of a test's name.

@@ -191,7 +191,8 @@ class ChainRule : public ::testing::TestWithParam<const char*> {
     fill(with.source, weights);
     fill(merged.source, whole);
     const RunResult got = with.run(batch, true), full = merged.run(batch, true);
-    EXPECT_LT(relative_l2(got.logits, full.logits), 1e-5);
+    // Scores without a scale are larger, and so are their errors.
+    EXPECT_LT(relative_l2(got.logits, full.logits), plain.value_norm ? 3e-5 : 1e-5);
     EXPECT_NEAR(got.loss_sum / full.loss_sum, 1, 1e-6);
     std::size_t compared = 0;
     for (const Module& module : modules) {
@@ -280,7 +281,7 @@ TEST_P(FamilyChainRule, GivesTheGradientsOfAdaptersFromThoseOfTheMergedModel) {
 INSTANTIATE_TEST_SUITE_P(Families, FamilyChainRule,
                          ::testing::Values("glm4", "ernie4-5", "starcoder2", "cohere2", "apertus",
                                            "qwen3-5-text-tied", "qwen3-next-tied", "deepseek-v3-groups",
-                                           "glm4-moe-lite"),
+                                           "glm4-moe-lite", "gemma4"),
                          [](const auto& c) {
                            std::string name = c.param;
                            std::ranges::replace(name, '-', '_');

@@ -54,6 +54,12 @@ constexpr const char* kEnd = R"(
   times the operations in forward, and 1.15 times in backward. GLM-4.7-Flash has no padding.
 - `kimi_k2` is read as `deepseek_v3`; `transformers` has no class of this name. Moonlight and Kimi-K2 are published
   without a `tokenizer.json`, which Octet needs.
+- Of `gemma4`, dense models without per-layer inputs are trained, as the 31B is. E2B and E4B (per-layer inputs, layers
+  that share keys and values) and 26B-A4B (experts next to MLPs) are refused.
+- Attention on GPUs has heads of up to 256 dimensions. Gemma 4 31B has heads of 512, so plans and runs on GPUs refuse
+  it; CPUs have no limit.
+- Pages of the KV cache of `gemma4` have room for both sizes of heads, and each page is used for one. Gemma 4 31B uses
+  two thirds of a page for layers with windows, and one third for the others.
 - `cohere2` and `starcoder2` (layer norm), and `starcoder2` and `apertus` (no gate) decode without the fused kernels.
 - Only the text model of a [vision-language model](vision.md) is trained. [Mixtures of experts](experts.md) has the details of mixtures.
 )";
@@ -73,6 +79,7 @@ std::string blocks_of(const Family& family) {
       {!family.gated, "MLP without a gate"},
       {family.qk_norm || !family.qk_norm_key.empty(), "norms of queries and keys"},
       {family.window != WindowRule::none, "sliding windows"},
+      {family.heads_by_layer, "heads that differ between layers"},
       {family.partial_rotary, "rotation of a part of each head"},
       {family.interleaved_rotary, "rotation of neighbours"},
       {family.rope_by_layer || family.rope_in_windows, "blocks without rotation"},

@@ -129,8 +129,8 @@ TEST(Wrappers, WrongSectionsAndPartsAreRefused) {
   config["deepstack_scale"] = 2.0;
   expect_refused(config, "deepstack_scale");
   config = parsed(kQwen3Vl);
-  config["model_type"] = "gemma4";
-  expect_refused(config, "this model needs a part that Octet does not have: layers that share keys");
+  config["model_type"] = "mllama";
+  expect_refused(config, "this model needs a part that Octet does not have: cross attention");
   config = parsed(kMistral3);
   config["text_config"]["rope_scaling"] = {{"type", "default"}, {"mrope_section", {24, 20, 20}}};
   expect_refused(config, "mrope_section");

@@ -283,6 +283,25 @@ TEST(CachedAttention, AGpuNeedsRoomForThePiecesOfLongCaches) {
   EXPECT_EQ(cached_attention_workspace(*cpu, heads, 64, 4096), 0u);
 }
 
+TEST(Attention, APlanForAGpuRefusesHeadsThatNoKernelHas) {
+  const auto gpu = make_dry_device({.stands_for = DeviceKind::cuda}), cpu = make_dry_device();
+  const Heads widest{4, 2, 256}, wider{4, 2, 264};
+  EXPECT_GT(attention_workspace(*gpu, widest, DType::bf16, 64, 64), 0u);
+  EXPECT_GT(attention_workspace(*cpu, wider, DType::bf16, 64, 64), 0u);
+  EXPECT_EQ(cached_attention_workspace(*gpu, widest, 1, 64), 0u);
+  const auto expect_refused = [](const auto& call) {
+    try {
+      call();
+      ADD_FAILURE() << "not refused";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::usage);
+      EXPECT_EQ(error.problem().found, "264");
+    }
+  };
+  expect_refused([&] { attention_workspace(*gpu, wider, DType::bf16, 64, 64); });
+  expect_refused([&] { cached_attention_workspace(*gpu, wider, 1, 64); });
+}
+
 TEST(Attention, OnADryDeviceItPlansAndDoesNothing) {
   const auto device = make_dry_device();
   const auto stream = device->make_stream({.name = "compute"});

@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, Peft,
                                          "seed-oss-lora", "exaone4-lora", "hunyuan-lora", "ministral3-lora",
                                          "gemma1-lora", "glm4-lora", "ernie4-5-lora", "starcoder2-lora",
                                          "cohere2-lora", "apertus-lora", "qwen3-next-lora", "qwen3-5-lora",
-                                         "deepseek-v3-lora", "glm4-moe-lite-lora"),
+                                         "deepseek-v3-lora", "glm4-moe-lite-lora", "gemma4-lora"),
                          [](const auto& c) {
                            std::string name = c.param;
                            std::ranges::replace(name, '-', '_');

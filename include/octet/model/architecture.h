@@ -23,13 +23,13 @@
 
 namespace octet::model {
 
-enum class RopeKind { standard, linear, llama3, yarn, none, dynamic, longrope };
+enum class RopeKind { standard, linear, llama3, yarn, none, dynamic, longrope, proportional };
 
 /// Frequencies of a rotary embedding (Su et al. 2021) and their scaling for longer contexts.
 struct Rope {
   RopeKind kind = RopeKind::standard;
   double theta = 10000.0;
-  double factor = 1.0;                      ///< linear, llama3, yarn
+  double factor = 1.0;                      ///< linear, llama3, yarn, proportional
   double low_freq_factor = 1.0;             ///< llama3
   double high_freq_factor = 4.0;            ///< llama3
   std::int64_t original_max_positions = 0;  ///< llama3, yarn, dynamic, longrope; with query_beta
@@ -43,6 +43,8 @@ struct Rope {
   /// Rotated queries at position p are multiplied by 1 + query_beta * log(1 + floor(p /
   /// original_max_positions)), as in Llama 4.
   double query_beta = 0.0;
+  /// proportional: the part of the frequencies of a whole head that is kept. The others are 0 (Gemma 4).
+  double kept_part = 1.0;
   bool operator==(const Rope&) const = default;
 };
 
@@ -56,6 +58,10 @@ struct BlockShape {
   std::int64_t intermediate = 0;  ///< width of its MLP; 0: Architecture::intermediate
   bool mixes_experts = false;     ///< Architecture::experts replaces its MLP
   bool delta_rule = false;        ///< Architecture::delta replaces attention
+  std::int64_t head_dim = 0;      ///< size of its heads; 0: of Architecture::heads
+  std::int64_t kv_heads = 0;      ///< number of its KV heads; 0: of Architecture::heads
+  /// Its values are the projected keys, before norm and rotation. It has no projection of values.
+  bool keys_as_values = false;
   bool operator==(const BlockShape&) const = default;
 };
 
@@ -186,6 +192,9 @@ struct Architecture {
   /// rotary_dim is the width of the part that rotates.
   LatentShape latent;
   bool output_gate = false;  ///< a gate for each output of attention (ops/output_gate.h)
+  bool value_norm = false;   ///< a norm of each value head, without weight
+  /// The stream after a block is multiplied by a number of the block, which is stored and not trained.
+  bool output_scales = false;
   /// Files may have modules "mtp", which predict further tokens. They are not read.
   bool further_modules = false;
   /// Stored blocks after the last one, which predict further tokens. They are not read.
@@ -211,6 +220,13 @@ struct Architecture {
   Share share;
 
   std::int64_t q_width() const { return heads.q_heads * heads.head_dim; }
+  /// Returns the heads of attention in block `layer` of the whole model.
+  ops::Heads heads_of(std::int64_t layer) const {
+    const BlockShape shape = block(layer);
+    return {.q_heads = heads.q_heads,
+            .kv_heads = shape.kv_heads == 0 ? heads.kv_heads : shape.kv_heads,
+            .head_dim = shape.head_dim == 0 ? heads.head_dim : shape.head_dim};
+  }
   /// Width of the output of attention, without padding.
   std::int64_t attended_width() const { return has_latents() ? latent.heads.values() : q_width(); }
   /// Returns the shape of block `layer` with every size filled in.
@@ -263,6 +279,8 @@ std::string reward_class(const Architecture& architecture);
 
 /// Returns the heads of a rank's share. It has at least one KV head.
 ops::Heads heads_of_share(const Architecture& architecture);
+/// Likewise, of block `layer`.
+ops::Heads heads_of_share(const Architecture& architecture, std::int64_t layer);
 /// Returns the rows of the embedding and of the head in a rank's share. These are also its logits.
 Piece vocabulary_of_share(const Architecture& architecture);
 /// Throws Error (usage) if the model cannot be split among `tensor_size` ranks and into `stages` stages. The

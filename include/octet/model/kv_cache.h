@@ -17,7 +17,8 @@ namespace octet::model {
 /// free pages that left its window while other groups keep theirs. Without windows there is one group. If the
 /// model is split into stages, the blocks of a group are spread over the stages as evenly as possible. All
 /// ranks then have the same groups and page numbers, and each rank stores its blocks and heads. Blocks with a
-/// delta rule have no pages and no group.
+/// delta rule have no pages and no group. Blocks of one group have heads of one shape. Each shape has its
+/// arrays, so that a page has room for a group of each shape, and a group uses the arrays of its shape.
 class KvLayout {
  public:
   /// `dtype`: f32, bf16 or E4M3. Throws std::logic_error for another dtype, and Error (usage) unless
@@ -28,26 +29,39 @@ class KvLayout {
   std::int64_t page_tokens() const { return page_tokens_; }
   /// Largest number of blocks of a group on one stage.
   std::int64_t page_blocks() const { return page_blocks_; }
-  /// Largest number of blocks of a group in this rank's share.
+  /// Number of arrays of keys in this rank's share: with one shape of heads, the largest number of blocks of
+  /// a group.
   std::int64_t own_blocks() const { return own_blocks_; }
   /// [groups] the number of tokens that a group's blocks see, including the newest one; 0: all tokens.
   const std::vector<std::int64_t>& windows() const { return windows_; }
   std::int64_t groups() const { return static_cast<std::int64_t>(windows_.size()); }
   /// Bytes of the keys (or of the values) of a token in one block, and of their scales (0 unless E4M3).
-  std::size_t token_bytes() const { return token_bytes_; }
-  std::size_t scale_bytes() const { return scale_bytes_; }
-  /// Bytes of a page with all page_blocks() blocks: the most that any rank stores.
+  /// `place`: of a block with this place.
+  std::size_t token_bytes(std::int64_t place = 0) const { return shape_at(place).token_bytes; }
+  std::size_t scale_bytes(std::int64_t place = 0) const { return shape_at(place).scale_bytes; }
+  /// Bytes of a page with page_blocks() blocks of each shape: the most that any rank stores.
   std::size_t page_bytes() const;
   static constexpr std::int64_t kNoGroup = -1;
-  /// The group of a block, and the index of the block in its group; kNoGroup for a block with a delta rule.
+  /// The group of a block, and the index of its arrays; kNoGroup for a block with a delta rule.
   std::int64_t group(std::int64_t layer) const { return group_[static_cast<std::size_t>(layer)]; }
   std::int64_t place(std::int64_t layer) const { return place_[static_cast<std::size_t>(layer)]; }
 
  private:
+  /// Bytes of the keys of a token in a block with these heads.
+  struct Shape {
+    std::int64_t kv_heads = 0, head_dim = 0;
+    std::size_t token_bytes = 0, scale_bytes = 0;
+  };
+  const Shape& shape_at(std::int64_t place) const {
+    return shapes_[static_cast<std::size_t>(place / page_blocks_)];
+  }
+  /// Returns the index of the shape of a block's heads, which may be new.
+  std::int64_t shape_of(const Architecture& architecture, std::int64_t layer);
+
   DType dtype_;
   std::int64_t page_tokens_, page_blocks_ = 0, own_blocks_ = 0;
   std::vector<std::int64_t> windows_, group_, place_;
-  std::size_t token_bytes_, scale_bytes_;
+  std::vector<Shape> shapes_;  ///< in the order of the model's blocks; one or more
 };
 
 /// Paged keys and values of the decoded sequences, in f32, in bf16, or in E4M3 with one scale per KV head for

@@ -116,8 +116,9 @@ bool Architecture::operator==(const Architecture& other) const {
                     a.attention_soft_cap, a.logit_soft_cap, a.ropes, a.blocks, a.experts, a.initializer_range,
                     a.embedding_initializer_range, a.tuning, a.share.tensor_rank, a.share.tensor_size,
                     a.share.stage, a.share.stages, a.share.expert_rank, a.share.expert_size, a.input_norms,
-                    a.qk_norm_last, a.delta, a.latent, a.output_gate, a.further_modules, a.further_blocks,
-                    a.scores, a.rounds_embedding_scale, a.residual_multiplier, a.logits_divisor);
+                    a.qk_norm_last, a.delta, a.latent, a.output_gate, a.value_norm, a.output_scales,
+                    a.further_modules, a.further_blocks, a.scores, a.rounds_embedding_scale,
+                    a.residual_multiplier, a.logits_divisor);
   };
   return model_type == other.model_type && scalars(*this) == scalars(other);
 }
@@ -359,7 +360,7 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   if (family.scaled_embedding) a.embedding_scale = std::sqrt(static_cast<double>(a.hidden));
   auto scalar = static_cast<double>(a.heads.head_dim);
   if (family.query_scalar) scalar = reader.positive("query_pre_attn_scalar", scalar);
-  a.attention_scale = 1.0 / std::sqrt(scalar);
+  a.attention_scale = family.heads_by_layer ? 1.0 : 1.0 / std::sqrt(scalar);
   if (family.multipliers) read_multipliers(reader, a);
   a.attention_soft_cap = read_cap(reader, family.attention_cap, "attn_logit_softcapping");
   a.logit_soft_cap = read_cap(reader, family.soft_caps, "final_logit_softcapping");
@@ -376,6 +377,7 @@ Architecture read_architecture(const Json& config, const std::string& where) {
     a.attention_scale *= score_factor_of_latents(reader, family, a.ropes.front());
   }
   a.blocks = read_blocks(reader, family, a.layers);
+  if (family.heads_by_layer) read_heads_by_layer(reader, a);
   read_delta_rule(reader, family, a);
   a.output_gate = read_output_gate(reader, family);
   a.further_modules = family.delta_rule;

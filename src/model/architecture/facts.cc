@@ -5,8 +5,8 @@ namespace octet::model {
 namespace {
 
 Json facts_of(const Rope& rope) {
-  static constexpr const char* kKinds[] = {"standard", "linear",  "llama3",  "yarn",
-                                           "none",     "dynamic", "longrope"};
+  static constexpr const char* kKinds[] = {"standard", "linear",  "llama3",   "yarn",
+                                           "none",     "dynamic", "longrope", "proportional"};
   Json facts{{"kind", kKinds[static_cast<int>(rope.kind)]},
              {"theta", rope.theta},
              {"factor", rope.factor},
@@ -21,6 +21,7 @@ Json facts_of(const Rope& rope) {
     facts["short_factors"] = rope.short_factors;
     facts["long_factors"] = rope.long_factors;
   }
+  if (rope.kept_part != 1) facts["kept_part"] = rope.kept_part;
   if (rope.query_beta != 0) facts["query_beta"] = rope.query_beta;
   return facts;
 }
@@ -73,7 +74,13 @@ Json facts_of(const Architecture& a) {
     facts["blocks"].push_back(Json::array({block.window, block.rope, block.intermediate}));
     if (block.mixes_experts) facts["blocks"].back().push_back("experts");
     if (block.delta_rule) facts["blocks"].back().push_back("delta_rule");
+    if (block.head_dim == 0) continue;
+    const ops::Heads heads = a.heads_of(layer);
+    facts["blocks"].back().push_back(Json{{"head_dim", heads.head_dim}, {"kv_heads", heads.kv_heads}});
+    if (block.keys_as_values) facts["blocks"].back().push_back("keys_as_values");
   }
+  if (a.value_norm) facts["value_norm"] = true;
+  if (a.output_scales) facts["output_scales"] = true;
   if (a.output_gate) facts["output_gate"] = true;
   if (a.has_delta_rule()) {
     const ops::DeltaHeads& heads = a.delta.heads;

@@ -112,6 +112,9 @@ struct Family {
   /// Multi-head latent attention (Architecture::latent): kv_lora_rank, q_lora_rank and sizes of heads are
   /// read.
   bool latents = false;
+  /// Gemma 4: layers with full attention have heads of another size (read_heads_by_layer()). Values have a
+  /// norm, scores have no scale, and blocks have output scales.
+  bool heads_by_layer = false;
 };
 
 const std::vector<Family>& families();
@@ -217,6 +220,10 @@ void read_delta_rule(Reader& config, const Family& family, Architecture& archite
 
 /// Reads the latents of attention, the heads and the dimensions that rotate.
 void read_latents(Reader& config, Architecture& architecture);
+
+/// Reads the heads of layers with full attention into the blocks of `architecture`, and which of them use
+/// keys as values. Refuses the parts of Gemma 4 that Octet does not have.
+void read_heads_by_layer(Reader& config, Architecture& architecture);
 
 /// Returns the factor of attention's scores with latents that the keys of YaRN add: the square of the scale
 /// of mscale_all_dim (DeepSeek-V2, as in transformers).

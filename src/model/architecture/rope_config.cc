@@ -71,6 +71,11 @@ std::vector<float> inverse_frequencies(const Rope& rope, std::int64_t head_dim, 
       case RopeKind::none:
         f = 0.0f;
         break;
+      case RopeKind::proportional: {
+        const double kept = std::floor(rope.kept_part * static_cast<double>(head_dim) / 2.0);
+        f = static_cast<double>(i) < kept ? f / static_cast<float>(rope.factor) : 0.0f;
+        break;
+      }
       case RopeKind::linear:
         f /= static_cast<float>(rope.factor);
         break;
@@ -240,6 +245,10 @@ Rope read_rope_object(const Json& object, const RopeDefaults& defaults, const st
   if (family.phi3_rope && (kind == "su" || kind == "yarn")) kind = "longrope";
   if (kind == "linear") {
     rope.kind = RopeKind::linear;
+  } else if (kind == "proportional" && family.heads_by_layer) {
+    rope.kind = RopeKind::proportional;
+    rope.kept_part = reader.positive("partial_rotary_factor", 1.0, 1e-6, 1.0);
+    rope.factor = reader.positive("factor", 1.0, 1e-3, 1e6);
   } else if (kind == "llama3") {
     rope.kind = RopeKind::llama3;
   } else if (kind == "yarn") {
@@ -254,7 +263,7 @@ Rope read_rope_object(const Json& object, const RopeDefaults& defaults, const st
   }
   if (rope.kind == RopeKind::longrope) {
     read_longrope(reader, family, defaults, original, rope);
-  } else if (rope.kind != RopeKind::standard) {
+  } else if (rope.kind != RopeKind::standard && rope.kind != RopeKind::proportional) {
     if (reader.find("factor") == nullptr) refuse("'factor' is missing", "a number", "nothing", where);
     rope.factor = reader.positive("factor", 1.0, 1e-3, 1e6);
   }

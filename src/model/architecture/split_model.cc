@@ -5,10 +5,22 @@
 
 namespace octet::model {
 
+namespace {
+
+ops::Heads piece_of_heads(const ops::Heads& heads, const Share& share) {
+  return {.q_heads = piece_of(kEven, heads.q_heads, share).count,
+          .kv_heads = piece_of(each_kv_head(1), heads.kv_heads, share).count,
+          .head_dim = heads.head_dim};
+}
+
+}  // namespace
+
 ops::Heads heads_of_share(const Architecture& a) {
-  return {.q_heads = piece_of(kEven, a.heads.q_heads, a.share).count,
-          .kv_heads = piece_of(each_kv_head(1), a.heads.kv_heads, a.share).count,
-          .head_dim = a.heads.head_dim};
+  return piece_of_heads(a.heads, a.share);
+}
+
+ops::Heads heads_of_share(const Architecture& a, std::int64_t layer) {
+  return piece_of_heads(a.heads_of(layer), a.share);
 }
 
 Piece vocabulary_of_share(const Architecture& a) {
@@ -47,14 +59,14 @@ void require_splits(const Architecture& a, int tensor_size, int stages) {
                  "leave tensor_parallel_size out; stages, data parallel ranks and ZeRO can hold the model");
   }
   require(a.heads.q_heads, "attention heads");
-  if (a.heads.kv_heads < tensor_size ? tensor_size % a.heads.kv_heads != 0
-                                     : a.heads.kv_heads % tensor_size != 0) {
-    refuse_split("the model's layers cannot be split among so many ranks",
-                 "a tensor_parallel_size that divides, or is a multiple of, its key and value heads, " +
-                     std::to_string(a.heads.kv_heads),
-                 std::to_string(tensor_size), "give another tensor_parallel_size");
-  }
   for (std::int64_t layer = 0; layer < a.layers; ++layer) {
+    const std::int64_t kv_heads = a.heads_of(layer).kv_heads;
+    if (kv_heads < tensor_size ? tensor_size % kv_heads != 0 : kv_heads % tensor_size != 0) {
+      refuse_split("the model's layers cannot be split among so many ranks",
+                   "a tensor_parallel_size that divides, or is a multiple of, its key and value heads, " +
+                       std::to_string(kv_heads),
+                   std::to_string(tensor_size), "give another tensor_parallel_size");
+    }
     if (!a.block(layer).mixes_experts) require(a.block(layer).intermediate, "intermediate_size");
   }
   if (a.experts.count > 0) require(a.experts.width, "moe_intermediate_size");

@@ -36,7 +36,11 @@ Block::Block(GroupBuilder& group, const Architecture& a, std::int64_t layer)
     : hidden_(a.hidden),
       parallel_(a.parallel),
       mixer_(make_mixer(group, a, layer)),
-      mlp_(make_mlp(group, a, layer, parallel_ ? &mixer_->norm() : nullptr)) {}
+      mlp_(make_mlp(group, a, layer, parallel_ ? &mixer_->norm() : nullptr)),
+      scale_(group, a) {
+  // Readers of the output's gradient then want its values alone.
+  check(!scale_ || (a.sublayer_norms && !parallel_), "blocks with output scales have post-norms");
+}
 
 void Block::set_passes_on(bool passes_on) {
   mixer_->set_passes_on(passes_on);
@@ -71,6 +75,7 @@ std::size_t Block::workspace(const Device& device, const Common& common) const {
 std::vector<Operation> Block::operations(std::int64_t tokens, std::int64_t length) const {
   std::vector<Operation> all = mixer_->operations(tokens, length);
   append(all, mlp_->operations(tokens));
+  append(all, scale_.operations(tokens, runs_back()));
   if (runs_back()) return all;
   for (Operation& operation : all) operation.again = {};
   return all;
@@ -83,6 +88,7 @@ Exchanges Block::exchanges() const {
 }
 
 NormInput Block::sum(const Call& call, const ops::Matrix& after) const {
+  if (scale_) return {.residual = after};
   return mlp_->sum(call, top(middle_, call.tokens), after);
 }
 
@@ -95,10 +101,14 @@ void Block::forward(const Call& call, const NormInput& before, const ops::Matrix
     return mlp_->forward(call, {.residual = input}, middle, after);
   }
   mlp_->forward(call, mixer_->output().sum(call, input, middle), middle, after);
+  if (!scale_ || after.data == nullptr) return;
+  call.settle();
+  settle_sum(call, after);
+  scale_.apply(call, after);
 }
 
 void Block::settle(const Call& call, const ops::Matrix& after) const {
-  mlp_->settle(call, top(middle_, call.tokens), after);
+  if (!scale_) settle_sum(call, after);
 }
 
 void Block::recompute(const Call& call) {
@@ -109,6 +119,7 @@ void Block::recompute(const Call& call) {
 
 void Block::backward(const Call& call, const ops::QuantizeInto& into) {
   if (parallel_) return backward_parallel(call, into);
+  scale_.apply(call, top(call.common.scratch.gradient, call.tokens));
   mlp_->backward(call, top(middle_, call.tokens), mixer_->output().wanted(call));
   if (mixer_->runs_back()) mixer_->backward(call, top(input_, call.tokens), into);
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "layers/mlp/gated_mlp.h"
+#include "layers/output_scale.h"
 #include "layers/token_mixer.h"
 
 namespace octet::model {
@@ -54,12 +55,17 @@ class Block {
   void backward(const Call& call, const ops::QuantizeInto& into);
 
  private:
+  /// Writes the output of the MLP to `after` if it is pending there.
+  void settle_sum(const Call& call, const ops::Matrix& after) const {
+    mlp_->settle(call, top(middle_, call.tokens), after);
+  }
   void backward_parallel(const Call& call, const ops::QuantizeInto& into);
 
   std::int64_t hidden_;
   bool parallel_;
   std::unique_ptr<TokenMixer> mixer_;
   std::unique_ptr<Mlp> mlp_;
+  OutputScale scale_;
   ops::Matrix input_;   ///< [tokens, hidden]: the residual stream
   ops::Matrix middle_;  ///< [tokens, hidden]: the residual stream after the token mixer
 };

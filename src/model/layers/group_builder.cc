@@ -226,10 +226,11 @@ VectorHandle GroupBuilder::constant(const std::string& name, const std::vector<P
   return add_constant(vector_of(name, parts, InitRule::zeros), parts);
 }
 
-VectorHandle GroupBuilder::number(const std::string& name, const std::string& module, double initial) {
+VectorHandle GroupBuilder::number(const std::string& name, const std::string& module, double initial,
+                                  const std::vector<std::int64_t>& shape) {
   const std::vector<Part> parts = {{module, 1}};
   TensorSpec t = vector_of(name, parts, InitRule::value);
-  t.parts.front().shape.clear();
+  t.parts.front().shape = shape;
   t.init_std = static_cast<float>(initial);
   return add_constant(std::move(t), parts);
 }

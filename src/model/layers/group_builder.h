@@ -122,8 +122,10 @@ class GroupBuilder {
   /// Declares a vector that is stored with the trained vectors, if modules around it are trained, and keeps
   /// its values. Its initial values are zero.
   VectorHandle constant(const std::string& name, const std::vector<Part>& parts);
-  /// Declares a tensor without dimensions that is stored like constant(). `module`: its Hugging Face name.
-  VectorHandle number(const std::string& name, const std::string& module, double initial);
+  /// Declares a number that is stored like constant(). `module`: its Hugging Face name. `shape`: in files;
+  /// empty: a tensor without dimensions.
+  VectorHandle number(const std::string& name, const std::string& module, double initial,
+                      const std::vector<std::int64_t>& shape = {});
 
   /// Returns the adapter of the group's module `module` ("mlp.up_proj"), or null.
   const AdapterShape* adapter(const std::string& module) const;

@@ -17,7 +17,7 @@ VectorHandle sinks_of(GroupBuilder& group, const Architecture& a) {
 }  // namespace
 
 HeadAttention::HeadAttention(GroupBuilder& group, const Architecture& a, std::int64_t layer)
-    : heads_(heads_of_share(a)),
+    : heads_(heads_of_share(a, layer)),
       layer_(layer),
       window_(a.block(layer).window),
       scale_(static_cast<float>(a.attention_scale)),

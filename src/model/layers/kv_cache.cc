@@ -1,6 +1,7 @@
 #include "octet/model/kv_cache.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "octet/base/error.h"
@@ -9,15 +10,22 @@
 namespace octet::model {
 namespace {
 
-using BlocksByWindow = std::map<std::int64_t, std::int64_t>;
+/// What blocks of one group have in common: the window, the number of KV heads, and their size.
+using Kind = std::array<std::int64_t, 3>;
+using BlocksByKind = std::map<Kind, std::int64_t>;
 
-std::vector<BlocksByWindow> blocks_by_stage(const Architecture& a) {
-  std::vector<BlocksByWindow> stages;
+Kind kind_of(const Architecture& a, std::int64_t layer) {
+  const ops::Heads heads = a.heads_of(layer);
+  return {a.block(layer).window, heads.kv_heads, heads.head_dim};
+}
+
+std::vector<BlocksByKind> blocks_by_stage(const Architecture& a) {
+  std::vector<BlocksByKind> stages;
   Share share = a.share;
   for (share.stage = 0; share.stage < share.stages; ++share.stage) {
-    BlocksByWindow& blocks = stages.emplace_back();
+    BlocksByKind& blocks = stages.emplace_back();
     for (std::int64_t layer = share.first_block(a.layers); layer < share.last_block(a.layers); ++layer) {
-      if (!a.block(layer).delta_rule) ++blocks[a.block(layer).window];
+      if (!a.block(layer).delta_rule) ++blocks[kind_of(a, layer)];
     }
   }
   return stages;
@@ -25,21 +33,21 @@ std::vector<BlocksByWindow> blocks_by_stage(const Architecture& a) {
 
 /// Returns the number of blocks per group for which one page of each group takes the least memory in total.
 /// If several numbers do, returns the largest. With one stage this is the greatest common divisor of the
-/// blocks per window, and no place is empty.
-std::int64_t best_page_blocks(const std::vector<BlocksByWindow>& stages) {
+/// blocks per kind, and no place is empty.
+std::int64_t best_page_blocks(const std::vector<BlocksByKind>& stages) {
   std::int64_t most = 0;
-  for (const BlocksByWindow& blocks : stages) {
-    for (const auto& [window, count] : blocks) most = std::max(most, count);
+  for (const BlocksByKind& blocks : stages) {
+    for (const auto& [kind, count] : blocks) most = std::max(most, count);
   }
   std::int64_t best = 1, least = 0;
   for (std::int64_t size = 1; size <= most; ++size) {
-    BlocksByWindow groups;
-    for (const BlocksByWindow& blocks : stages) {
-      for (const auto& [window, count] : blocks)
-        groups[window] = std::max(groups[window], (count + size - 1) / size);
+    BlocksByKind groups;
+    for (const BlocksByKind& blocks : stages) {
+      for (const auto& [kind, count] : blocks)
+        groups[kind] = std::max(groups[kind], (count + size - 1) / size);
     }
     std::int64_t places = 0;
-    for (const auto& [window, count] : groups) places += count * size;
+    for (const auto& [kind, count] : groups) places += count * size;
     if (size > 1 && places > least) continue;
     best = size;
     least = places;
@@ -59,35 +67,49 @@ KvLayout::KvLayout(const Architecture& a, DType dtype, std::int64_t page_tokens)
                  .fix = "give a kv_page_tokens of 64 or another power of two",
                  .code = ExitCode::usage});
   }
-  const auto heads = static_cast<std::size_t>(heads_of_share(a).kv_heads);
-  token_bytes_ = heads * static_cast<std::size_t>(a.heads.head_dim) * size_of(dtype);
-  scale_bytes_ = fp8() ? heads * sizeof(float) : 0;
   page_blocks_ = best_page_blocks(blocks_by_stage(a));
-  std::map<std::int64_t, std::vector<std::int64_t>> groups_of;  // groups of each window, ascending
+  std::map<Kind, std::vector<std::int64_t>> groups_of;  // groups of each kind, ascending
   Share share = a.share;
   for (share.stage = 0; share.stage < share.stages; ++share.stage) {
-    std::map<std::int64_t, std::int64_t> before;  // blocks of this stage, by window
+    BlocksByKind before;  // blocks of this stage
     for (std::int64_t layer = share.first_block(a.layers); layer < share.last_block(a.layers); ++layer) {
       if (a.block(layer).delta_rule) {
         group_.push_back(kNoGroup);
         place_.push_back(kNoGroup);
         continue;
       }
-      const std::int64_t window = a.block(layer).window, number = before[window]++;
-      std::vector<std::int64_t>& of_window = groups_of[window];
-      if (number / page_blocks_ == std::ssize(of_window)) {
-        of_window.push_back(groups());
-        windows_.push_back(window);
+      const Kind kind = kind_of(a, layer);
+      const std::int64_t number = before[kind]++;
+      std::vector<std::int64_t>& of_kind = groups_of[kind];
+      if (number / page_blocks_ == std::ssize(of_kind)) {
+        of_kind.push_back(groups());
+        windows_.push_back(a.block(layer).window);
       }
-      group_.push_back(of_window[static_cast<std::size_t>(number / page_blocks_)]);
-      place_.push_back(number % page_blocks_);
+      group_.push_back(of_kind[static_cast<std::size_t>(number / page_blocks_)]);
+      place_.push_back(shape_of(a, layer) * page_blocks_ + number % page_blocks_);
       if (share == a.share) own_blocks_ = std::max(own_blocks_, place_.back() + 1);
     }
   }
 }
 
+std::int64_t KvLayout::shape_of(const Architecture& a, std::int64_t layer) {
+  const ops::Heads heads = heads_of_share(a, layer);
+  const auto same = std::ranges::find_if(shapes_, [&](const Shape& shape) {
+    return shape.kv_heads == heads.kv_heads && shape.head_dim == heads.head_dim;
+  });
+  if (same != shapes_.end()) return same - shapes_.begin();
+  const auto count = static_cast<std::size_t>(heads.kv_heads);
+  shapes_.push_back({.kv_heads = heads.kv_heads,
+                     .head_dim = heads.head_dim,
+                     .token_bytes = count * static_cast<std::size_t>(heads.head_dim) * size_of(dtype_),
+                     .scale_bytes = fp8() ? count * sizeof(float) : 0});
+  return std::ssize(shapes_) - 1;
+}
+
 std::size_t KvLayout::page_bytes() const {
-  return static_cast<std::size_t>(2 * page_blocks_ * page_tokens_) * (token_bytes_ + scale_bytes_);
+  std::size_t token = 0;
+  for (const Shape& shape : shapes_) token += shape.token_bytes + shape.scale_bytes;
+  return static_cast<std::size_t>(2 * page_blocks_ * page_tokens_) * token;
 }
 
 KvCache::KvCache(Arena& arena, const Architecture& a, const KvLayout& layout, std::int64_t slots,
@@ -97,7 +119,7 @@ KvCache::KvCache(Arena& arena, const Architecture& a, const KvLayout& layout, st
   std::int64_t elements = 0, entries = 0;
   if (slots < 1 || capacity < 1 || pages < 1 || pages > INT32_MAX || capacity > INT32_MAX ||
       __builtin_mul_overflow(pages, page_tokens, &elements) ||
-      __builtin_mul_overflow(elements, a.heads.kv_heads * a.heads.head_dim * 8, &elements) ||
+      __builtin_mul_overflow(pages, static_cast<std::int64_t>(layout.page_bytes()), &elements) ||
       __builtin_mul_overflow(slots, layout.groups() * (capacity / page_tokens + 1) * 8, &entries)) {
     throw Error({.what = "a KV cache of this size is impossible",
                  .expected = "at least one sequence of one token that fits memory",
@@ -107,14 +129,14 @@ KvCache::KvCache(Arena& arena, const Architecture& a, const KvLayout& layout, st
                  .code = ExitCode::usage});
   }
   const auto rows = static_cast<std::size_t>(pages * page_tokens);
-  const auto reserve = [&](std::vector<Part>& parts) {
-    for (const std::size_t token : {layout.token_bytes(), layout.scale_bytes()}) {
+  const auto reserve = [&](std::vector<Part>& parts, std::int64_t place) {
+    for (const std::size_t token : {layout.token_bytes(place), layout.scale_bytes(place)}) {
       if (token > 0) parts.push_back({.data = arena.reserve("KV cache", rows * token), .token_bytes = token});
     }
   };
   for (std::int64_t place = 0; place < layout.own_blocks(); ++place) {
-    reserve(keys_);
-    reserve(values_);
+    reserve(keys_, place);
+    reserve(values_, place);
   }
   reserve_states(arena, a);
   slot_pages_ = (capacity + page_tokens - 1) / page_tokens;

@@ -61,7 +61,7 @@ LinearShape expansion_shape(const Architecture& a) {
 LatentAttention::LatentAttention(GroupBuilder& group, const Architecture& a, std::int64_t layer)
     : sizes_(a.latent.heads),
       norm_(group, "input_norm", named_or(a.names.input_norm, "input_layernorm"), a),
-      rotary_(group, a, a.block(layer).rope),
+      rotary_(group, a, layer),
       in_(group, latents_shape(a)),
       q_(latent_of_queries(group, a)),
       kv_(group, a, "kv_latent_norm", "self_attn.kv_a_layernorm", query_columns(a), expansion_shape(a)),

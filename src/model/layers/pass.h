@@ -115,6 +115,7 @@ struct Common {
   Scratch scratch;
   std::vector<RotaryTable> ropes;  ///< see make_rotary_tables()
   DecodeQueue decode_queue;        ///< of the current pass
+  float* ones = nullptr;           ///< weights of norms that have none: ones, for all heads of a token
 
   const precision::Recipe& recipe() const { return quantizer.recipe(); }
   /// The scaling of FP8 activations and gradients.

@@ -10,10 +10,10 @@
 
 namespace octet::model {
 
-Rotary::Rotary(GroupBuilder& group, const Architecture& a, int rope)
-    : heads_(heads_of_share(a)),
-      rotates_(rope != kNoRope),
-      rope_(rotates_ ? static_cast<std::size_t>(rope) : a.ropes.size()),
+Rotary::Rotary(GroupBuilder& group, const Architecture& a, std::int64_t layer)
+    : heads_(heads_of_share(a, layer)),
+      rotates_(a.block(layer).rope != kNoRope),
+      rope_(rotates_ ? static_cast<std::size_t>(a.block(layer).rope) : a.ropes.size()),
       eps_(static_cast<float>(a.norm_eps)),
       rotated_(a.rotary_dim),
       interleaved_(a.interleaved_rotary),

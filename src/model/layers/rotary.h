@@ -16,14 +16,19 @@ namespace octet::model {
 /// them, and the rotary embedding.
 class Rotary {
  public:
-  /// `rope`: index into Architecture::ropes, or kNoRope.
-  Rotary(GroupBuilder& group, const Architecture& architecture, int rope);
+  /// `layer`: the index of the block in the model.
+  Rotary(GroupBuilder& group, const Architecture& architecture, std::int64_t layer);
   bool trained() const { return q_norm_.trained() || k_norm_.trained(); }
   void reserve(BlockBuffers& buffers, const Common& common);
   std::size_t workspace(const Device& device, const Common& common) const;
   /// `back`: whether backward reaches it.
   std::vector<Operation> operations(std::int64_t tokens, bool back) const;
 
+  /// With norms of single heads: the key heads of forward's input, [tokens, kv_heads * head_dim].
+  ops::Matrix raw_keys(const Call& call) const {
+    return columns_of(top(raw_, call.tokens), heads_.q_heads * heads_.head_dim,
+                      heads_.kv_heads * heads_.head_dim);
+  }
   /// In place on qkv [tokens, qkv_width].
   void forward(const Call& call, const ops::Matrix& qkv) const;
   /// Fuses the rotation into a GEMM of few tokens that computes queries, keys and values. Returns false and

@@ -33,10 +33,11 @@ void require_positions(const Rope& rope, std::int64_t positions) {
 /// Makes the tables of one rotary embedding.
 class TableMaker {
  public:
-  TableMaker(Arena& arena, Stream& stream, std::int64_t positions, std::int64_t rotated)
-      : arena_(arena), stream_(stream), positions_(positions), rotated_(rotated) {}
+  TableMaker(Arena& arena, Stream& stream, std::int64_t positions)
+      : arena_(arena), stream_(stream), positions_(positions) {}
 
-  RotaryTable make(const Rope& rope) {
+  RotaryTable make(const Rope& rope, std::int64_t rotated) {
+    rotated_ = rotated;
     require_positions(rope, positions_);
     const Writable plain = angles(rope, false);
     RotaryTable table{.cosine = plain.cosine, .sine = plain.sine};
@@ -106,19 +107,29 @@ class TableMaker {
 
   Arena& arena_;
   Stream& stream_;
-  std::int64_t positions_, rotated_;
+  std::int64_t positions_, rotated_ = 0;
 };
+
+/// Returns the dimensions that rotate in the blocks with this rotary embedding.
+std::int64_t rotated_with(const Architecture& a, std::size_t rope) {
+  for (std::int64_t layer = 0; layer < a.layers; ++layer) {
+    const BlockShape block = a.block(layer);
+    if (block.head_dim > 0 && block.rope == static_cast<int>(rope)) return block.head_dim;
+  }
+  return a.rotated();
+}
 
 }  // namespace
 
 std::vector<RotaryTable> make_rotary_tables(Arena& arena, const Architecture& architecture,
                                             std::int64_t positions) {
   const std::unique_ptr<Stream> stream = arena.device().make_stream({.name = "rotary tables"});
-  TableMaker maker(arena, *stream, positions, architecture.rotated());
+  TableMaker maker(arena, *stream, positions);
   std::vector<RotaryTable> tables;
   std::vector<Rope> ropes = architecture.ropes;
   if (norms_without_rope(architecture)) ropes.push_back({.kind = RopeKind::none});
-  for (const Rope& rope : ropes) tables.push_back(maker.make(rope));
+  for (std::size_t i = 0; i < ropes.size(); ++i)
+    tables.push_back(maker.make(ropes[i], rotated_with(architecture, i)));
   return tables;
 }
 

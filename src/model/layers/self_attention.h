@@ -6,6 +6,7 @@
 #include "layers/output_gates.h"
 #include "layers/rotary.h"
 #include "layers/token_mixer.h"
+#include "layers/value_norm.h"
 
 namespace octet::model {
 
@@ -46,6 +47,10 @@ class Attention final : public TokenMixer {
   /// Like project(), but as one kernel for very few tokens. Returns false and enqueues nothing if this is not
   /// possible.
   bool project_decode(const Call& call, const NormInput& before) const;
+  /// Computes the gradient of the first GEMM's output from the gradient of rotated queries and keys, and of
+  /// values, in d_qkv. Returns it, and its FP8 operands in `operands`.
+  ops::Matrix backward_to_projection(const Call& call, const ops::Matrix& d_qkv,
+                                     std::vector<ops::Operand>& operands);
   /// Recomputes queries, keys and values from the stream if they were not kept.
   void remake_qkv(const Call& call, const ops::Matrix& stream);
 
@@ -53,6 +58,7 @@ class Attention final : public TokenMixer {
   Rotary rotary_;
   Linear qkv_;
   OutputGates gates_;
+  ValueNorm value_norm_;
   HeadAttention heads_;
   SublayerOutput output_;
   ops::Matrix rotated_;    ///< [tokens, qkv_width]: rotated queries and keys, and values

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
+#include "octet/base/error.h"
 #include "octet/ops/attention.h"
 #include "octet/ops/gemm.h"
 
@@ -75,6 +77,18 @@ inline AttentionSizes attention_sizes(const Heads& heads, std::int64_t tokens) {
   const auto count = static_cast<std::size_t>(tokens);
   return {.stats = aligned(count * static_cast<std::size_t>(heads.q_heads) * sizeof(float)),
           .gradients = aligned(count * static_cast<std::size_t>(2 * heads.kv_heads * heads.head_dim) * 2)};
+}
+
+/// The widest heads of the kernels.
+inline constexpr std::int64_t kMostHeadDim = 256;
+/// Throws if no kernel has heads of this width.
+inline void check_head_dim(const Heads& heads) {
+  if (heads.head_dim <= kMostHeadDim) return;
+  throw Error(Problem{.what = "attention on the GPU has no kernel for heads of this width",
+                      .expected = "a head_dim of at most " + std::to_string(kMostHeadDim),
+                      .found = std::to_string(heads.head_dim),
+                      .fix = "set device: cpu",
+                      .code = ExitCode::usage});
 }
 
 /// Scratch of cuDNN itself.

@@ -309,6 +309,34 @@ CASES |= {
         num_attention_heads=3, num_key_value_heads=3, q_lora_rank=16, qk_nope_head_dim=8, v_head_dim=16, n_shared_experts=1,
         n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.8, mlp_layer_types=["dense", "sparse"]))),
 }
+
+
+def gemma4(**values):
+    """Layers with full attention have wider heads, and fewer of them for keys and values. A layer's output has a factor."""
+    base = {k: v for k, v in gemma().items() if k not in ("rope_parameters",)}
+    full = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0}
+    return {**base, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 4, "vocab_size": 128, "head_dim": 16,
+            "global_head_dim": 32, "layer_types": ["sliding_attention", "full_attention"] * 2, "hidden_size_per_layer_input": 0,
+            "rope_parameters": {"full_attention": full, "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}}, **values}
+
+
+CASES |= {
+    "gemma4": case("Gemma4Text", **gemma4(num_global_key_value_heads=1, attention_k_eq_v=True, final_logit_softcapping=3.0)),
+    # The number of global heads has no effect without attention_k_eq_v.
+    "gemma4-values": case("Gemma4Text", **gemma4(
+        num_hidden_layers=3, layer_types=["full_attention", "sliding_attention", "full_attention"], num_global_key_value_heads=1,
+        attention_k_eq_v=False, tie_word_embeddings=False, attention_bias=True, pad_token_id=None, global_head_dim=24,
+        rope_parameters={"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "factor": 2.0, "rope_theta": 5000.0},
+                         "sliding_attention": {"rope_theta": 100.0, "rope_type": "default"}})),
+    "gemma4-vl": wrapper(
+        "Gemma4", [], {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+                       "num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 16, "patch_size": 4},
+        gemma4(num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"], vocab_size=192, num_global_key_value_heads=1,
+               attention_k_eq_v=True, use_bidirectional_attention="vision"),
+        # Ids outside of the vocabulary: transformers replaces tokens with these ids.
+        tie_word_embeddings=True, audio_config=None, image_token_id=250, video_token_id=251, audio_token_id=252, boi_token_id=253,
+        eoi_token_id=254),
+}
 AUX = 0.05                      # router_aux_loss_coef of the references with the auxiliary loss
 FP8 = ("llama3", "qwen3")       # with references of FP8 products
 BLOCK = ("llama3",)             # and of scales of blocks
@@ -324,7 +352,9 @@ def legacy_config(name):
         return legacy_wrapper(name)
     config = {k: v for k, v in found["config"].items() if k not in ("rope_parameters", "use_cache")}
     ropes = found["config"]["rope_parameters"]
-    if found["kind"] == "Olmo3":
+    if found["kind"] == "Gemma4Text":
+        config["rope_parameters"] = ropes  # the published spelling: there is no older one
+    elif found["kind"] == "Olmo3":
         full, sliding = ropes["full_attention"], ropes["sliding_attention"]
         if sliding["rope_theta"] != 500000.0:
             config["rope_parameters"] = ropes  # transformers 4 had one base
@@ -344,14 +374,18 @@ def legacy_config(name):
     model_type = {"Gemma3Text": "gemma3_text", "Qwen3Moe": "qwen3_moe", "Qwen2Moe": "qwen2_moe", "Glm4Moe": "glm4_moe", "GptOss": "gpt_oss",
                   "SeedOss": "seed_oss", "HunYuanDenseV1": "hunyuan_v1_dense", "Qwen3Next": "qwen3_next", "Qwen3_5Text": "qwen3_5_text",
                   "Qwen3_5MoeText": "qwen3_5_moe_text", "DeepseekV3": "deepseek_v3", "DeepseekV2": "deepseek_v2",
-                  "Glm4MoeLite": "glm4_moe_lite"}.get(found["kind"], found["kind"].lower())
-    architecture = {"Gemma3Text": "Gemma3ForCausalLM", "Qwen3_5Text": "Qwen3_5ForCausalLM",
+                  "Glm4MoeLite": "glm4_moe_lite", "Gemma4Text": "gemma4_text"}.get(found["kind"], found["kind"].lower())
+    architecture = {"Gemma3Text": "Gemma3ForCausalLM", "Gemma4Text": "Gemma4ForCausalLM", "Qwen3_5Text": "Qwen3_5ForCausalLM",
                     "Qwen3_5MoeText": "Qwen3_5MoeForCausalLM"}.get(found["kind"], found["kind"] + "ForCausalLM")
     return {"model_type": model_type, **config, "architectures": [architecture], "torch_dtype": found["kept"]}
 
 
 def legacy_wrapper(name):
     found = CASES[name]
+    if found["kind"] == "Gemma4":
+        text = {"model_type": "gemma4_text", **without("use_cache", found["config"])}
+        return {"model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"], **found["outer"],
+                "torch_dtype": found["kept"], "vision_config": {**found["vision"]}, "text_config": text}
     text = {k: v for k, v in found["config"].items() if k not in ("rope_parameters", "use_cache")}
     ropes = dict(found["config"]["rope_parameters"])
     text["rope_theta"] = ropes.pop("rope_theta")

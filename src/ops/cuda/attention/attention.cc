@@ -16,18 +16,6 @@ void attention(Stream& stream, const AttentionArgs& args);
 void attention_backward(Stream& stream, const AttentionBackwardArgs& args);
 void cached_attention(Stream& stream, const CachedAttentionArgs& args);
 
-namespace {
-
-void check_head_dim(const Heads& heads) {
-  if (heads.head_dim <= kMostHeadDim) return;
-  throw Error(Problem{.what = "attention on the GPU has no kernel for heads of this width",
-                      .expected = "a head_dim of at most " + std::to_string(kMostHeadDim),
-                      .found = std::to_string(heads.head_dim),
-                      .fix = "set device: cpu"});
-}
-
-}  // namespace
-
 void attention(Stream& stream, const AttentionArgs& args) {
   check_head_dim(args.heads);
   cudaStream_t native = octet::cuda::native(stream);

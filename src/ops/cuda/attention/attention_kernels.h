@@ -4,11 +4,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include "cuda/scratch.h"
 #include "octet/ops/attention.h"
 
 namespace octet::ops::cuda {
-
-inline constexpr std::int64_t kMostHeadDim = 256;
 
 void own_attention(cudaStream_t stream, const AttentionArgs& args);
 /// Computes attention in a fixed order (AttentionArgs::fixed_order) with the kernels of cached attention. The
