@@ -231,8 +231,7 @@ void add_saving(Table& t) {
       .details(
           "Figures: loss; perplexity with stage: pt; accuracy with compute_accuracy: true; rewards and "
           "log-probabilities as in the log with stage: dpo, kto and rm; kd_loss, ce_loss and "
-          "teacher_agreement "
-          "with stage: kd.");
+          "teacher_agreement with stage: kd.");
   t.used("greater_is_better", &Config::greater_is_better,
          "Whether a larger metric_for_best_model is better; null: not if its name ends in loss, and not for "
          "perplexity and kl.");

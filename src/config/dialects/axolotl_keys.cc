@@ -15,8 +15,7 @@ constexpr const char* kSupervised =
     "use rl: dpo, ipo, orpo, simpo or kto for preferences; other methods are not built";
 constexpr const char* kTeacher =
     "axolotl multiplies the divergence by kd_temperature² and adds two weights; write stage: kd with "
-    "kd_ratio "
-    "and teacher_logprobs";
+    "kd_ratio and teacher_logprobs";
 constexpr const char* kAttention = "attention is always fused";
 constexpr const char* kRecomputed =
     "gradient_checkpointing computes activations again, and none is moved to host memory";
