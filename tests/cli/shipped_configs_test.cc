@@ -231,13 +231,11 @@ TEST(LaunchScripts, QuickstartSaysFirstHowLongItTakes) {
     return run.out.substr(0, run.out.find('\n'));
   };
   EXPECT_EQ(first_line("cores2"),
-            "quickstart: installs packages, builds and trains a small model: about 9 minutes on 2 cores, "
-            "100 MB of "
-            "disk");
+            "quickstart: installs packages, builds and trains a small model: about 12 minutes on 2 cores, "
+            "100 MB of disk");
   EXPECT_EQ(first_line("cores16"),
-            "quickstart: installs packages, builds and trains a small model: about 5 minutes on 16 cores, "
-            "300 MB of "
-            "disk");
+            "quickstart: installs packages, builds and trains a small model: about 6 minutes on 16 cores, "
+            "300 MB of disk");
   script("build/bin/trainer", "exit 0");
   EXPECT_EQ(first_line("cores2"),
             "quickstart: brings the build up to date, and trains a small model: about a minute");
