@@ -127,6 +127,8 @@ const std::vector<Mapped> kDeepSpeed{
     {"zero_optimization.overlap_comm", "false", {{"overlap_comm", "false"}}},
     {"zero_optimization.cpu_offload", "true", {{"optim_state_cpu_offload", "true"}}},
     {"zero_optimization.offload_optimizer.device", "cpu", {{"optim_state_cpu_offload", "true"}}},
+    {"zero_optimization.zero_hpz_partition_size", "8", {{"zero_group_size", "\"8\""}}},
+    {"zero_optimization.mics_shard_size", "4", {{"zero_group_size", "\"4\""}}},
 };
 const std::vector<Mapped> kDeepSpeedOptimizer{
     {"optimizer.params.lr", "0.125", {{"learning_rate", "0.125"}}},
@@ -203,6 +205,7 @@ const std::vector<Mapped> kDialects{
     {"model.strategy", "fsdp2", {{"zero_stage", "3"}}},
     {"model.lora_rank", "4", {{"finetuning_type", "lora"}, {"lora_rank", "4"}}},
     {"model.fsdp_config.cpu_offload", "true", {{"optim_state_cpu_offload", "true"}}},
+    {"model.fsdp_config.fsdp_size", "8", {{"zero_group_size", "\"8\""}}},
     {"model.enable_gradient_checkpointing", "true", {{"gradient_checkpointing", "true"}}},
     {"optim.lr", "0.5", {{"learning_rate", "0.5"}}},
     {"optim.betas", "[0.5, 0.75]", {{"adam_beta1", "0.5"}, {"adam_beta2", "0.75"}}},
@@ -288,7 +291,8 @@ TEST(ForeignKeys, OfDeepSpeedBecomeOurs) {
     const bool gradients = row.path == "data_types.grad_accum_dtype";
     return "deepspeed: {" + nested(row.path, row.value) + "}\n" +
            (row.path.find("bf16") != std::string::npos && row.path != "bf16.enabled" ? "bf16: true\n" : "") +
-           (gradients ? "bf16: true\nparam_dtype: bf16\n" : "");
+           (gradients ? "bf16: true\nparam_dtype: bf16\n" : "") +
+           (row.becomes.contains("zero_group_size") ? "zero_stage: 2\n" : "");
   };
   expect_mapped(kDeepSpeed, yaml);
   expect_mapped(kDeepSpeedOptimizer, yaml);
@@ -296,7 +300,9 @@ TEST(ForeignKeys, OfDeepSpeedBecomeOurs) {
 }
 
 TEST(ForeignKeys, OfSftPlayAndVerlBecomeOurs) {
-  expect_mapped(kDialects, [](const Mapped& row) { return nested(row.path, row.value); });
+  expect_mapped(kDialects, [](const Mapped& row) {
+    return nested(row.path, row.value) + (row.becomes.contains("zero_group_size") ? "\nzero_stage: 2\n" : "");
+  });
   for (const char* trainer : {"SFT-Play", "verl"})
     expect_all_mapped(config::dialect_keys(trainer), kDialects);
 }

@@ -360,7 +360,7 @@ std::vector<ForeignKey> deepspeed_keys() {
   for (const DeepSpeedEntry& entry : kEntries) {
     if (entry.action == DeepSpeedAction::section) continue;
     const bool maps = entry.action == DeepSpeedAction::map || entry.action == DeepSpeedAction::when_on ||
-                      entry.action == DeepSpeedAction::bf16_on;
+                      entry.action == DeepSpeedAction::bf16_on || entry.action == DeepSpeedAction::group;
     keys.push_back({.path = std::string(entry.path),
                     .becomes = maps ? entry.key : "",
                     .reason = maps ? "" : entry.key,
