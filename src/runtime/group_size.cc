@@ -19,12 +19,6 @@ std::int64_t ranks_of_host(const comm::Place& place) {
   return ranks * place.nodes == place.size ? ranks : 0;
 }
 
-/// With Options::strict, the micro-batches of a group are a node of the tree of sums.
-bool fits_tree(const store::Options& options, std::int64_t ranks, int world) {
-  const std::int64_t leaves = ranks * options.micro_batches;
-  return !options.strict || ranks == 1 || ranks == world || (leaves & (leaves - 1)) == 0;
-}
-
 [[noreturn]] void refuse_group(const std::string& expected, const std::string& found) {
   throw Error({.what = "zero_group_size does not fit the run",
                .expected = expected,
@@ -37,10 +31,11 @@ bool fits_tree(const store::Options& options, std::int64_t ranks, int world) {
 }  // namespace
 
 std::vector<std::int64_t> automatic_groups(const comm::Place& place, const store::Options& options) {
-  const std::int64_t of_host = ranks_of_host(place), least = of_host > 0 ? of_host : 2;
+  const std::int64_t of_host = ranks_of_host(place);
+  const std::int64_t least = of_host > 0 ? of_host : 2, step = of_host > 0 ? of_host : 1;
   std::vector<std::int64_t> sizes;
-  for (std::int64_t size = least; size<place.size; size += of_host> 0 ? of_host : 1) {
-    if (place.size % size == 0 && fits_tree(options, size, place.size)) sizes.push_back(size);
+  for (std::int64_t size = least; size < place.size; size += step) {
+    if (place.size % size == 0 && store::keeps_order(options, size, place.size)) sizes.push_back(size);
   }
   sizes.push_back(place.size);
   return sizes;
@@ -58,7 +53,7 @@ int group_of(comm::Channel& job, std::int64_t wish, const store::Options& option
     const std::string found = "zero_group_size " + std::to_string(size);
     if (size < 0 || place.size % size != 0)
       refuse_group("a divisor of the number of ranks, " + std::to_string(place.size), found);
-    if (!fits_tree(options, size, place.size))
+    if (!store::keeps_order(options, size, place.size))
       refuse_group(
           "with deterministic: strict, a group with 2, 4, 8, ... micro-batches in a step, or all ranks",
           found + " with " + std::to_string(options.micro_batches) + " micro-batches on each rank");

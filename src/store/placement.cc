@@ -35,12 +35,16 @@ void check_groups(const Options& options, int world) {
   check(options.group > 0 && world % options.group == 0, "a sharding group divides the ranks");
   check(options.stage > 0, "groups shard state, and stage 0 shards none");
   check(!options.error_feedback, "sharding groups keep no rounding errors");
-  const int leaves = options.group * options.micro_batches;
-  check(!options.strict || options.group == 1 || options.group == world || (leaves & (leaves - 1)) == 0,
+  check(keeps_order(options, options.group, world),
         "the gradients of a group form a node of the strict tree");
 }
 
 }  // namespace
+
+bool keeps_order(const Options& options, std::int64_t ranks, int world) {
+  const std::int64_t leaves = ranks * options.micro_batches;
+  return !options.strict || ranks == 1 || ranks == world || (leaves & (leaves - 1)) == 0;
+}
 
 int shards_of(const Options& options, int world) {
   if (options.group == 0) return world;

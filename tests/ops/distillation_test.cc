@@ -15,7 +15,7 @@ using Row = std::vector<double>;
 constexpr std::int64_t kRows = 4;
 constexpr std::int64_t kUntrained = 2;  ///< the row without a target
 
-/// What a teacher says about a row: logits, or listed tokens.
+/// The distribution of a teacher for a row: logits, or listed tokens.
 struct Teacher {
   Row logits;
   std::vector<std::int32_t> ids;

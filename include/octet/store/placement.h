@@ -155,6 +155,10 @@ struct Policy {
 int shards_of(const Options& options, int world);
 /// Returns whether several groups of several ranks hold the same shards (Options::group).
 bool has_replicas(const Options& options, int world);
+/// Returns whether groups of `ranks` ranks can sum in the order of Options::strict: the gradients of a group
+/// are a node of the strict tree, or there is one group, or groups have one rank. True without
+/// Options::strict.
+bool keeps_order(const Options& options, std::int64_t ranks, int world);
 /// Returns the grid of the sharding groups: kReplicaAxis x kShardAxis.
 comm::Mesh group_mesh(const Options& options, int world);
 inline constexpr const char* kShardAxis = "shard";      ///< the ranks of a group

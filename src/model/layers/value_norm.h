@@ -22,7 +22,7 @@ class ValueNorm {
   /// `back`: whether backward reaches it.
   std::vector<Operation> operations(std::int64_t tokens, bool back) const;
 
-  /// The columns of `qkv` [tokens, qkv_width] that are projected: all, or those of queries and keys.
+  /// Returns the projected columns of `qkv` [tokens, qkv_width]: all of them, or only queries and keys.
   ops::Matrix projected(const ops::Matrix& qkv) const;
   /// Writes the normed values to `qkv`. Its keys must not be normed or rotated yet.
   void forward(const Call& call, const ops::Matrix& qkv) const;
